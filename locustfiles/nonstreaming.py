@@ -1,0 +1,16 @@
+"""Non-streaming requests to an LLM gateway.   locust -f nonstreaming.py --host http://127.0.0.1:8080 --llm-model NAME
+
+Locust's own web UI, --headless, --csv and all else work; --help shows the --llm-… options.
+"""
+
+from locust import task
+
+from sweep.llm_user import LlmUser
+
+
+class NonStreaming(LlmUser):
+    """Asks for one answer after the other; add tasks, weights and a wait_time as in any locustfile."""
+
+    @task
+    def chat(self) -> None:
+        self.ask(stream=False)

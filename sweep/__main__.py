@@ -1,0 +1,5 @@
+"""`python -m sweep` is `ha-sweep`."""
+
+from sweep.cli import main
+
+main()

@@ -1,0 +1,112 @@
+"""README's commands are run as they stand there, and what it names exists.
+
+A ```sh block is run by bash in an empty folder, with this environment's programs on PATH, and must exit 0. Two kinds
+are not: one whose first line is `# not run …: reason`, of which the options are checked, and one that only calls make,
+whose targets are checked (`.ci/run` runs them).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from command import clean_environment
+
+from sweep import outdir
+from sweep.cli import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = [block.strip() for block in re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
+NOT_RUN = re.compile(r"# not run\b[^:]*: (\S.*)")
+DEADLINE_S = 240
+
+
+def is_make(block: str) -> bool:
+    return all(line.startswith("make ") for line in block.splitlines())
+
+
+def is_not_run(block: str) -> bool:
+    return NOT_RUN.fullmatch(block.splitlines()[0]) is not None
+
+
+def title(block: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", block.splitlines()[0].lower())[:40]
+
+
+def ha_sweep_calls(block: str) -> list[list[str]]:
+    """The words after `ha-sweep` of each call; continued lines are one."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [shlex.split(line.partition("ha-sweep ")[2], comments=True) for line in lines if "ha-sweep " in line]
+
+
+RUN = [pytest.param(block, id=title(block)) for block in BLOCKS if not is_make(block) and not is_not_run(block)]
+
+
+def test_the_blocks_are_found():
+    """An expression that matches nothing would test nothing; all commands stand in blocks that are looked at."""
+    assert ["make demo", "make test"] == [block for block in BLOCKS if is_make(block)]
+    assert len(RUN) >= 2
+    assert {"sh"} >= set(re.findall(r"^```([a-z]+)$", README, re.MULTILINE)) - {"text", "json", "toml", "python"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", RUN)
+def test_a_block_runs(block, tmp_path):
+    """From an empty folder to exit 0."""
+    programs = str(Path(sys.executable).parent)
+    environment = clean_environment(PATH=f"{programs}{os.pathsep}{os.environ['PATH']}")
+    with subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=DEADLINE_S)
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # what a failed block left in the background
+            except ProcessLookupError:
+                pass
+
+    assert 0 == process.returncode, output
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_targets_and_options_exist(block):
+    """Also in a block that is not run."""
+    if is_make(block):
+        for line in block.splitlines():
+            subprocess.run(["make", "--dry-run", *shlex.split(line)[1:]], cwd=ROOT, check=True, capture_output=True)
+    for name, *words in ha_sweep_calls(block):
+        command = cli.commands[name]
+        while isinstance(command, click.Group):
+            command, words = command.commands[words[0]], words[1:]
+        known = {option for parameter in command.params for option in parameter.opts}
+        passes_on = command.context_settings.get("ignore_unknown_options", False)
+        assert passes_on or {word.partition("=")[0] for word in words if word.startswith("--")} <= known, words
+
+
+def test_every_file_of_out_dir_is_named():
+    """The table keeps up with `outdir`."""
+    files = (
+        outdir.RUN, outdir.MARKS, outdir.SAMPLES, outdir.HEALTH, outdir.CONNECTIONS, outdir.RESULT,
+        outdir.REPORT_HTML, outdir.SUMMARY_MD,
+        outdir.JUNIT_XML, outdir.MANIFEST, outdir.SHA256SUMS, outdir.REQUESTS, outdir.GENERATOR, outdir.SNAPSHOTS,
+        outdir.LOCUST, outdir.PLOTS,
+    )  # fmt: skip
+
+    assert [] == [name for name in files if f"`{name}" not in README]
+
+
+def test_every_link_leads_somewhere():
+    """Pictures and files of the repository."""
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+
+    assert [] == [target for target in targets if "://" not in target and not (ROOT / target).exists()]
