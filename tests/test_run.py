@@ -73,7 +73,7 @@ while read -r _ _ _ _ at _; do
 done < /proc/self/mountinfo
 if touch "$HOME/x" 2>/dev/null; then echo "HOME can be written"; exit 99; fi
 shift 2; cd "$OUT"; unset PYTHONDONTWRITEBYTECODE OUT
-"$@" --out-dir run; code=$?
+code=0; "$@" --out-dir run || code=$?
 find . "$TMPDIR" -mindepth 1 -maxdepth 1 >&2
 cat run/result.json
 exit $code
