@@ -6,6 +6,7 @@ Answers are passed on byte by byte as they come, so the times of the server behi
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -70,8 +71,7 @@ class FrontDoor:
                 client = stack.enter_context(self._context.wrap_socket(client, server_side=True))
             behind = stack.enter_context(socket.create_connection(("127.0.0.1", self._behind)))
             behind.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=_pass_on, args=(behind, client), daemon=True).start()
-            while (request := _read(client)) is not None:
+            while _pass_on(behind, client) and (request := _read(client)) is not None:
                 method, path, headers, data = request
                 admitted = self._admits(method, path, headers)
                 self.sent.append(Sent(method, path, headers, admitted))
@@ -101,8 +101,17 @@ def _read(client: socket.socket) -> tuple[str, str, dict[str, str], bytes] | Non
     return method, path, headers, data
 
 
-def _pass_on(behind: socket.socket, client: socket.socket) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        while data := behind.recv(1 << 16):
-            client.sendall(data)
-        client.shutdown(socket.SHUT_RDWR)
+def _pass_on(behind: socket.socket, client: socket.socket) -> bool:
+    """Passes answers on until the client says something; False when the server behind has closed.
+
+    In the client's own thread: two threads in one TLS connection damage it.
+    """
+    while not (isinstance(client, ssl.SSLSocket) and client.pending()):
+        readable, _, _ = select.select([client, behind], [], [])
+        if client in readable:
+            break
+        data = behind.recv(1 << 16)
+        if not data:
+            return False
+        client.sendall(data)
+    return True
