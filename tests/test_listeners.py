@@ -123,7 +123,7 @@ def test_another_network_namespace_needs_a_target():
         assert "has children in another network namespace" in refusal(listener.pid)
 
 
-@pytest.mark.parametrize("pid", [os.getppid(), os.getpid()])
+@pytest.mark.parametrize("pid", [os.getppid(), os.getpid()], ids=["parent", "itself"])
 def test_our_own_parent_is_refused_before_its_ports_are_looked_at(pid):
     """The ports of a shell are those of everything started in it, also of what nobody wants asked."""
     with pytest.raises(PlanError, match=f"--gateway-pid {pid} is .*ha-sweep itself; give the gateway's PID"):
