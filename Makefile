@@ -9,8 +9,8 @@ DEMO = --levels 1,2,4,8 --duration 6s --warmup 2s --cooldown 3s --max-tokens 16 
 demo: .venv/.installed  ## sweep the embedded gateway: a report in under two minutes
 	@.venv/bin/ha-sweep run --demo $(DEMO)
 
-test: .venv/.installed-dev  ## every test but the benchmarks; ARGS goes to pytest
-	.venv/bin/python -m pytest -m 'not bench' $(ARGS)
+test: .venv/.installed-dev  ## every test but the benchmarks, two files at a time; ARGS goes to pytest
+	.venv/bin/python -m pytest -m 'not bench' -n 2 --dist loadfile $(ARGS)
 
 lint: .venv/.installed-dev  ## style and types
 	.venv/bin/python -m ruff check .

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,21 @@ def start_ha_sweep(*arguments: str, cwd: Path, **environment: str) -> subprocess
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def undisturbed(attempt: Callable[[], subprocess.CompletedProcess[str]]) -> subprocess.CompletedProcess[str]:
+    """The first of at most three attempts, each in a folder of its own, that the machine's other work did not spoil.
+
+    A generator that was late or saturated makes its step invalid, as it must: such a run says nothing of the target.
+    """
+    for _ in range(2):
+        done = attempt()
+        if done.returncode != 3 or not _LATE.search(done.stdout):
+            return done
+    return attempt()
+
+
+_LATE = re.compile(r"generator (late|saturated)|no generator/ line")
 
 
 def result_of(out_dir: Path) -> Mapping:

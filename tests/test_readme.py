@@ -13,11 +13,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import click
 import pytest
-from command import clean_environment
+from command import clean_environment, undisturbed
 
 from sweep import outdir
 from sweep.cli import cli
@@ -63,19 +64,25 @@ def test_a_block_runs(block, tmp_path):
     """From an empty folder to exit 0."""
     programs = str(Path(sys.executable).parent)
     environment = clean_environment(PATH=f"{programs}{os.pathsep}{os.environ['PATH']}")
-    with subprocess.Popen(
-        ["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=DEADLINE_S)
-        finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)  # what a failed block left in the background
-            except ProcessLookupError:
-                pass
 
-    assert 0 == process.returncode, output
+    def attempt() -> subprocess.CompletedProcess[str]:
+        folder = tempfile.mkdtemp(dir=tmp_path)
+        with subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                output, _ = process.communicate(timeout=DEADLINE_S)
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)  # what a failed block left in the background
+                except ProcessLookupError:
+                    pass
+        return subprocess.CompletedProcess(block, process.returncode, output)
+
+    done = undisturbed(attempt)
+
+    assert 0 == done.returncode, done.stdout
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import DEADLINE_S, QUICK, clean_environment, ha_sweep, marks_of, result_of, start_ha_sweep
+from command import DEADLINE_S, QUICK, clean_environment, ha_sweep, marks_of, result_of, start_ha_sweep, undisturbed
 from demo_process import demo
 from loopback import wait_for
 from require import need
@@ -37,11 +38,16 @@ def family(process: subprocess.Popen) -> list[psutil.Process]:
 
 def test_a_demo_run_is_ready(tmp_path):
     """Exit 0, READY, the report's path last on stdout, all sealed, nothing left beside, a second report is the same."""
-    done = ha_sweep(
-        "run", "--demo", "--levels", "1,2", "--duration", "3s", "--warmup", "0.5s", "--cooldown", "1s",
-        "--max-tokens", "8", "--slo", "stream.ttft_ms.p95<=500", "--out-dir", "run", cwd=tmp_path,
-        **places_in(tmp_path),
-    )  # fmt: skip
+    places = places_in(tmp_path)
+
+    def attempt() -> subprocess.CompletedProcess[str]:
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        return ha_sweep(
+            "run", "--demo", "--levels", "1,2", "--duration", "3s", "--warmup", "0.5s", "--cooldown", "1s",
+            "--max-tokens", "8", "--slo", "stream.ttft_ms.p95<=500", "--out-dir", "run", cwd=tmp_path, **places,
+        )  # fmt: skip
+
+    done = undisturbed(attempt)
     out_dir = tmp_path / "run"
 
     assert 0 == done.returncode, done.stdout + done.stderr
