@@ -213,8 +213,11 @@ def test_a_kernel_thread_is_refused():
 
 
 def _is_kernel_thread(pid: str) -> bool:
-    with open(f"/proc/{pid}/cmdline", "rb") as cmdline, open(f"/proc/{pid}/stat") as stat:
-        return not cmdline.read() and stat.read().rpartition(")")[2].split()[1] in ("0", "2") and pid != "1"
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as cmdline, open(f"/proc/{pid}/stat") as stat:
+            return not cmdline.read() and stat.read().rpartition(")")[2].split()[1] in ("0", "2") and pid != "1"
+    except (FileNotFoundError, ProcessLookupError):  # it ended between the list and the look
+        return False
 
 
 def test_a_thread_id_is_refused_with_its_process():
