@@ -1,6 +1,6 @@
 """Non-streaming requests to an LLM gateway.   locust -f nonstreaming.py --host http://127.0.0.1:8080 --llm-model NAME
 
-Locust's own web UI, --headless, --csv and all else work; --help shows the --llm-… options.
+Locust's own web UI, --headless, --csv and all else work; the web UI shows the --llm-… options, --help does not.
 """
 
 from locust import task

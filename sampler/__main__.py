@@ -64,8 +64,8 @@ def _pid(text: str) -> int:
 
 
 def _subject(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: a subject's name is made of letters, digits, dot, - and _")
+    if not re.fullmatch(r"[A-Za-z0-9._-]*[A-Za-z0-9_-]", text):  # no folder either
+        raise argparse.ArgumentTypeError(f"{text!r}: a name is made of letters, digits, dot, - and _")
     return text
 
 
@@ -87,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", parents=[common], help="a line a tick into OUT_DIR/samples.jsonl until it ends")
     out = os.environ.get("OUT_DIR") or None
     run.add_argument("--out-dir", default=out, required=out is None, help="folder for samples.jsonl (env OUT_DIR)")
+    run.add_argument("--file", type=_subject, default="samples.jsonl", metavar="NAME",
+                     help="name of that file, for a second process into the same folder (default: samples.jsonl)")
     run.add_argument("--interval", type=_interval, default=1.0, help="time between samples (default: 1s)")
     run.add_argument("--for", type=duration, dest="for_s", metavar="TIME", help="end after this time (default: never)")
     run.add_argument("--parent-fd", type=int, metavar="N", help="read end of a pipe; its end of file ends the sampler")
@@ -124,11 +126,11 @@ def _run_command(options: argparse.Namespace) -> int:
 
 def _run(sampler: Sampler, options: argparse.Namespace) -> int:
     from sampler.loop import Loop
-    from sampler.output import SAMPLES, SampleFile
+    from sampler.output import SampleFile
 
-    file = SampleFile(options.out_dir)
+    file = SampleFile(options.out_dir, options.file)
     failed = Loop(sampler, file, options.interval, options.for_s, options.parent_fd).run()
-    path = os.path.join(options.out_dir, SAMPLES)
+    path = os.path.join(options.out_dir, options.file)
     if failed is not None:
         return _fail(FAULT, f"{path}: {failed.strerror}; the lines before it are whole, make room and start again")
     if options.parent_fd is None:    # a parent knows where it put the evidence, and may have gone

@@ -20,14 +20,14 @@ class Unwritten(Exception):
 class SampleFile:
     """The one file this program writes, created new in OUT_DIR. Raises Refused when that cannot be."""
 
-    def __init__(self, out_dir: str) -> None:
-        path = os.path.join(out_dir, SAMPLES)
+    def __init__(self, out_dir: str, name: str = SAMPLES) -> None:
+        path = os.path.join(out_dir, name)
         try:
             os.makedirs(out_dir, mode=0o700, exist_ok=True)
             folder = os.open(out_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._fd = os.open(SAMPLES, flags, 0o600, dir_fd=folder)
+                self._fd = os.open(name, flags, 0o600, dir_fd=folder)
                 owner = os.fstat(folder)
             finally:
                 os.close(folder)

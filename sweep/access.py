@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sweep.plan import SweepPlan
 from sweep.probe import Probe
 from sweep.secret_names import is_usual_variable
 from sweep.step_files import KEY_ENV, OLD_KEYS_ENV
+from sweep.tenants import tenants_of
 from sweep.tls import shake_hands, tls_context
 
 
@@ -32,6 +33,12 @@ class Access:
         self._plan = plan
         self._secret_headers = {name: _header_value(name, env_name) for name, env_name in plan.headers.items()}
         self._metrics_key = _key_in("--metrics-key-env", plan.metrics_key_env)
+        self._tenants = {
+            each.key_env: _secret_in(f"--tenant {each.name}", each.key_env, "key", is_sendable)
+            for each in tenants_of(plan)
+        }
+        if len(set(self._tenants.values())) < len(self._tenants):
+            raise PlanError(f"--tenant: {_alike(self._tenants)} hold the same key; each tenant needs one of its own")
         self._keys: list[str] = []
         self._probes: list[Probe] = []
         self._bare: dict[Endpoint, Probe] = {}
@@ -46,8 +53,8 @@ class Access:
             key: str | None = run_key_command(self._plan.api_key_cmd, look)
         elif self._keys:
             return
-        else:
-            key = _key_in("--api-key-env", self._plan.api_key_env)
+        else:  # what only looks at the target has the first tenant's, if no other
+            key = _key_in("--api-key-env", self._plan.api_key_env) or next(iter(self._tenants.values()), None)
         if key is not None and (not self._keys or key != self._keys[-1]):
             self._keys.append(key)
         masked = self.masked
@@ -80,7 +87,8 @@ class Access:
     @property
     def masked(self) -> Masked:
         """Masks every secret seen so far."""
-        secrets = {*self._keys, *(part for value in self._secret_headers.values() for part in with_parts(value))}
+        secrets = {part for value in self._secret_headers.values() for part in with_parts(value)}
+        secrets |= {*self._keys, *self._tenants.values()}
         return Masked(secrets if self._metrics_key is None else secrets | {self._metrics_key})
 
     def shake_hands(self, endpoint: Endpoint) -> None:
@@ -116,15 +124,17 @@ class Access:
             "api_key_env": KEY_ENV if plan.api_key_cmd is not None else plan.api_key_env,
             "key_style": plan.key_style, "headers": dict(plan.headers), "headers_plain": dict(plan.headers_plain),
             # A load process works in a folder of its own.
-            **{name: _absolute(getattr(plan, name)) for name in ("ca_file", "cert", "key")},
+            **{name: absolute(getattr(plan, name)) for name in ("ca_file", "cert", "key")},
             "insecure": plan.insecure, "connect_timeout_s": plan.connect_timeout_s,
         }  # fmt: skip
 
     def environment(self, *, sends: bool) -> dict[str, str]:
         """Our environment for a child of ours, with secrets only if it sends requests: then those it sends."""
         plan = self._plan
-        needed = {name for name in (plan.api_key_env, *plan.headers.values()) if name is not None and sends}
-        dropped = {plan.api_key_env, plan.metrics_key_env, *plan.headers.values(), KEY_ENV, OLD_KEYS_ENV} - needed
+        asking = (plan.api_key_env, *plan.headers.values(), *self._tenants)
+        needed = {name for name in asking if name is not None and sends}
+        others = plan.beside_key_envs.values()
+        dropped = {plan.metrics_key_env, *asking, *others, KEY_ENV, OLD_KEYS_ENV} - needed
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         if sends and plan.api_key_cmd is not None and self.key is not None:
             kept |= {KEY_ENV: self.key, OLD_KEYS_ENV: "\n".join(self._keys[:-1])}
@@ -133,7 +143,8 @@ class Access:
 
 def masked_before(plan: SweepPlan) -> Masked:
     """Masks what the plan's variables hold, before anything is asked of them: a child of ours inherits them."""
-    keys = {os.environ.get(name, "") for name in (plan.api_key_env, plan.metrics_key_env) if name is not None}
+    names = (plan.api_key_env, plan.metrics_key_env, *(tenant.key_env for tenant in tenants_of(plan)))
+    keys = {os.environ.get(name, "") for name in names if name is not None}
     return Masked(keys | {part for name in plan.headers.values() for part in with_parts(os.environ.get(name, ""))})
 
 
@@ -159,10 +170,18 @@ def _secret_in(option: str, env_name: str, what: str, fits: Callable[[str], bool
     return secret
 
 
+def _alike(keys: Mapping[str, str]) -> str:
+    """The first two variables with one value."""
+    values = list(keys.values())
+    same = next(value for value in values if values.count(value) > 1)
+    return " and ".join([name for name, value in keys.items() if value == same][:2])
+
+
 def _named(env_name: str) -> str:
     """The variable, unless its name looks less like one than like a key given in its place."""
     return f"environment variable {env_name}" if is_usual_variable(env_name) else "the environment variable it names"
 
 
-def _absolute(path: str | None) -> str | None:
+def absolute(path: str | None) -> str | None:
+    """A load process works in a folder of its own."""
     return None if path is None else str(Path(path).absolute())

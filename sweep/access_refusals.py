@@ -42,7 +42,7 @@ def check_tls(plan: SweepPlan) -> None:
         flag for flag, is_given in (("--ca-file", plan.ca_file), ("--cert", plan.cert), ("--key", plan.key),
                                     ("--insecure", plan.insecure)) if is_given
     ]  # fmt: skip
-    if given and plan.target.lower().startswith("http:"):
+    if given and all(url.lower().startswith("http:") for url in (plan.target, *plan.beside.values())):
         raise PlanError(f"{given[0]} is about TLS, and the target is http://; write it with https://, or leave it out")
 
 

@@ -18,6 +18,7 @@ from sweep.probe import Answer, Probe
 OpenProbe = Callable[[str], Probe]
 OLLAMA_TEXT, OLLAYA_TEXT = "Ollama is running", "Ollaya is running"
 _QUESTIONS = ("/api/version", "/api/tags", "/v1/models")
+_SYSTEMONE = "/v1/systemone"
 _LOOK_S = 3.0
 _EMBEDS = ("embedding", "embeddings", "embed")
 _ANSWERS = ("completion", "chat", "vision", "tools", "insert", "thinking", "responses")
@@ -41,7 +42,6 @@ class Spoken:
     apis: tuple[str, ...] = ()
     how: str = ""
     denied: bool = False
-    is_ollaya: bool = False
     seen: str = ""
 
 
@@ -89,10 +89,18 @@ def ask(door: Door, open_probe: OpenProbe) -> Spoken:
     text = root.content[:200].decode("utf-8", "replace").strip()
     seen = ", ".join(f"{path} {_in_short(answer)}" for path, answer in {"/": root, **answers}.items())
     if OLLAYA_TEXT in text:
-        return Spoken(url, is_ollaya=True, seen=seen)
+        how = f"/ says {OLLAYA_TEXT!r}; it speaks systemone too, which lets a pinned model go"
+        return Spoken(url, ("ollaya-decide", "systemone"), how, seen=seen)
     apis, how = _apis({path: _content(answer) for path, answer in answers.items()}, OLLAMA_TEXT in text)
+    if not apis and _takes_posts(_get(probe, _SYSTEMONE)):
+        apis, how = ("systemone",), f"{_SYSTEMONE} takes POST, and no list of models was found"
     denied = any(answer is not None and answer.status in (401, 403) for answer in answers.values())
     return Spoken(url, apis, how, denied=denied, seen=seen)
+
+
+def _takes_posts(answer: Answer | None) -> bool:
+    """A path that is there for POST alone says so to a GET."""
+    return answer is not None and answer.status == 405 and "POST" in answer.headers.get("allow", "").upper()
 
 
 def embeds_only(row: Any) -> bool:

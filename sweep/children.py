@@ -25,13 +25,15 @@ _ROUNDS = 50
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int | None = None) -> None:
     """Called first thing by a child: the kernel kills it when the thread that forked it ends; if it has, we end now.
 
+    parent: its pid; None: the one that Child names.
     Source: prctl(2), PR_SET_PDEATHSIG. Here and not between fork and exec, where Python must not run beside threads.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if str(os.getppid()) != os.environ.get(_PARENT_PID_ENV, str(os.getppid())):
+    expected = os.environ.get(_PARENT_PID_ENV, str(os.getppid())) if parent is None else str(parent)
+    if str(os.getppid()) != expected:
         os._exit(1)
 
 

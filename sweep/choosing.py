@@ -16,7 +16,7 @@ from sweep.errors import PlanError
 from sweep.gateway_kinds import kind_of
 from sweep.health import Paths, find_paths
 from sweep.listeners import Listener
-from sweep.plan import APIS, SweepPlan
+from sweep.plan import SweepPlan
 from sweep.preflight import key_advice
 from sweep.probe import Probe
 from sweep.wording import one_line
@@ -80,8 +80,10 @@ def _may_be_it(plan: SweepPlan, spoken: Spoken) -> bool:
 
 
 def _speaks(plan: SweepPlan, spoken: Spoken) -> bool:
-    wanted = "ollama-chat" if plan.api == "ollama-generate" else plan.api  # they are found by the same list
-    return wanted in spoken.apis if wanted is not None else bool(spoken.apis) or spoken.is_ollaya
+    if plan.api is None or not spoken.apis:
+        return bool(spoken.apis)
+    # APIs that list their models at one place are found by the same list.
+    return BY_NAME[plan.api].models in {BY_NAME[name].models for name in spoken.apis}
 
 
 def guess_lines(guesses: Mapping[str, Guess]) -> list[str]:
@@ -147,28 +149,26 @@ def choose_model(plan: SweepPlan, probe: Probe) -> tuple[str, str, list[str]]:
     listed = [probe.masked(name) for name in dialect.names(listing)]
     if plan.model is not None:
         return plan.model, "given", listed
-    silent = [name for name, row in zip(listed, _rows(listing, dialect), strict=True) if embeds_only(row)]
-    left = [name for name in listed if name not in silent]
+    embeds = plan.api == "openai-embeddings"
+    silent = [name for name, row in zip(listed, _rows(listing, dialect), strict=True) if embeds_only(row) != embeds]
+    if embeds and len(silent) == len(listed):
+        silent = []  # none says that it is for embeddings: any may be
+    left, other = [name for name in listed if name not in silent], "answers in text" if embeds else "embeddings"
     if len(left) != 1:
-        also = f", and {_listed(silent)} for embeddings" if silent else ""
+        also = f", and {_listed(silent)} for {other}" if silent else ""
         raise PlanError(f"the target lists {len(left)} models ({_listed(left)}){also}; choose one with --model")
     if left[0] not in dialect.names(listing) or not left[0].isprintable() or not left[0].strip():
         told = "repeats a secret of ours" if left[0] not in dialect.names(listing) else "is no printable text"
         raise PlanError(f"the name of the only model that {dialect.models} lists {told}; give --model")
     how = f"the only one that {dialect.models} lists"
-    return left[0], how + (f" beside {_listed(silent)} for embeddings" if silent else ""), listed
+    return left[0], how + (f" beside {_listed(silent)} for {other}" if silent else ""), listed
 
 
 def with_kind(plan: SweepPlan) -> Choice:
-    """The API of --gateway, if --api is not given. Raises PlanError: an unknown name, or no API of it is spoken."""
+    """The API of --gateway, if --api is not given. Raises PlanError for an unknown name."""
     if plan.gateway is None:
         return Choice(plan)
     kind = kind_of(plan.gateway)
-    if plan.api is None and kind.unspoken is not None:
-        raise PlanError(
-            f"--gateway {kind.name} serves {kind.unspoken}, which ha-sweep does not speak; known: {', '.join(APIS)} "
-            "(give --api if it stands behind something that speaks one of them)"
-        )
     if plan.api is not None or kind.api is None:
         return Choice(plan)
     return Choice(replace(plan, api=kind.api), {"api": Guess(kind.api, f"--gateway {kind.name}")})
@@ -206,11 +206,6 @@ def _with_target(chosen: Choice, url: str, how: str) -> Choice:
 
 
 def _no_api(plan: SweepPlan, spoken: Spoken, found: Sequence[Listener]) -> str:
-    if spoken.is_ollaya:
-        return (
-            f"{plan.target} is Ollaya, which serves /api/decide and /v1/systemone; ha-sweep does not speak them, "
-            f"only {', '.join(APIS)}"
-        )
     if spoken.denied:
         return f"{plan.target} does not tell which API it speaks ({spoken.seen}); {key_advice(plan)}"
     others = [str(each) for each in found if not plan.target.endswith(f":{each.port}")]
@@ -219,7 +214,7 @@ def _no_api(plan: SweepPlan, spoken: Spoken, found: Sequence[Listener]) -> str:
 
 
 def _rows(listing: Any, dialect: Dialect) -> list[Any]:
-    rows: list[Any] = listing["data" if dialect.models == "/v1/models" else "models"]
+    rows: list[Any] = listing["data" if dialect.models == "/v1/models" and "data" in listing else "models"]
     return rows
 
 

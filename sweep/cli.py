@@ -29,6 +29,7 @@ from sweep.options import plan_file_of, plan_of, run_options
 from sweep.plan import SweepPlan
 from sweep.secret_names import without_keys
 from sweep.stdout import refuse, say
+from sweep.worker_command import worker
 
 if TYPE_CHECKING:
     from sweep.listeners import Listener
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 EXIT_USAGE, EXIT_STOPPED, EXIT_FAULT = 2, 4, 5
 
 
-@click.group(commands=[locustfiles], context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(commands=[locustfiles, worker], context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ha-sweep")
 def cli() -> None:
     """Tells truthfully whether an LLM inference gateway may go to production."""
@@ -55,14 +56,20 @@ def run(ctx: click.Context, /, dry_run: bool, **given: Any) -> int:
     GATEWAY_PID=1234 ha-sweep run --levels 1,2,4,8 --slo 'stream.ttft_ms.p95<=500'
     """
     from sweep import own_locustfile, refusals
+    from sweep.api_fit import fitted
     from sweep.listeners import locate
 
     file = plan_file_of(ctx)
     try:
         found = locate(given)
         plan = own_locustfile.as_user_plan(plan_of(ctx, given), given["mode"])
+        plan = fitted(plan)
         refusals.check(plan, target_is_given=not found)
         plan = own_locustfile.checked(plan)
+        if plan.prompts is not None:
+            from sweep.prompt_file import check_prompts
+
+            check_prompts(plan)
     except PlanError as error:
         raise error if file is None else PlanError(f"{error} (with the plan file {file['path']})") from error
     if dry_run:

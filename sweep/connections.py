@@ -1,7 +1,7 @@
 """Whose connections lead to the target: looked at before the load, and once a second during it.
 
-A connection is ours when the socket at its client end is open in our own process or one that it started itself, which
-Locust is; what a locustfile starts in turn is somebody else. During load each look also says
+A connection is ours when the socket at its client end is open in our own process, one that it started itself, which
+Locust is, or one that Locust forked; what a locustfile starts in turn is somebody else. During load each look also says
 how many bytes went through ours and through the others' since the look before.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sweep import outdir
 from sweep.endpoint import Endpoint
-from sweep.ownership import comm, network_namespace, parents, socket_inodes
+from sweep.ownership import comm, command_line, network_namespace, parents, socket_inodes
 from sweep.records import ConnectionLine, to_line
 from sweep.refusals import is_loopback
 from sweep.sockets import Address, Flow, flows_of, holders, n_accepted, own_flows
@@ -26,6 +26,7 @@ SHOWN_PEERS = 5
 _EVERY_S = 1.0
 _MOST_SHARE = 0.02  # of a core for looking; dearer looks are taken less often
 _JOIN_S = 10.0
+WORKERS_ELSEWHERE = "workers on other machines connect too, and are not told from others"
 _NAMES = {"localhost": ("127.0.0.1", "::1")}
 
 Peer = tuple[Address, int]
@@ -66,9 +67,7 @@ def look(place: Place) -> Look | None:
     served = flows if place.pid is None else flows_of(place.pid)
     if flows is None or served is None:
         return None
-    me = os.getpid()
-    started = [pid for pid, parent in parents().items() if parent == me]
-    inodes = set[int]().union(*(socket_inodes(pid) or () for pid in (me, *started)))
+    inodes = set[int]().union(*(socket_inodes(pid) or () for pid in _ours()))
     clients = {(flow.address, flow.port): flow.inode for flow in flows if flow.peer_port == place.port}
     ours, others = dict[Peer, Flow](), dict[Peer, Flow]()
     at = _addresses(place, served)
@@ -76,7 +75,23 @@ def look(place: Place) -> Look | None:
         if flow.port == place.port and not flow.is_listening and (at is None or flow.address in at):
             peer = (flow.peer, flow.peer_port)
             (ours if clients.get(peer) in inodes else others)[peer] = flow
+    if others:
+        # Without keep-alive one of ours begins or ends while we look. Only what is there before and after the list of
+        # our sockets was made, and is not in it, is somebody else's.
+        later = own_flows()
+        still = later if place.pid is None else flows_of(place.pid)
+        there = {(flow.peer, flow.peer_port) for flow in still or served if flow.port == place.port}
+        clients |= {(flow.address, flow.port): flow.inode for flow in later or () if flow.peer_port == place.port}
+        others = {peer: flow for peer, flow in others.items() if peer in there and clients.get(peer) not in inodes}
     return Look(ours, others, {peer: clients[peer] for peer in others if clients.get(peer)})
+
+
+def _ours() -> list[int]:
+    """A fork has its parent's command line; what was started by exec has its own."""
+    me, parent_of = os.getpid(), parents()
+    started = [pid for pid, parent in parent_of.items() if parent == me]
+    forked = [pid for pid, up in parent_of.items() if up in started and command_line(pid) == command_line(up)]
+    return [me, *started, *forked]
 
 
 def listener(place: Place) -> tuple[bool, int | None]:

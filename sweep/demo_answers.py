@@ -1,100 +1,20 @@
 """What the embedded gateway says: request bytes in, answer bytes out, one row an API. Pure.
 
-It shares no code with the generator's dialects on purpose: a mistake there must not find its twin here.
+Chat, completions and Ollama's here; typed events in `demo_typed`, APIs without streaming in `demo_whole`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-DEFAULT_TOKENS = 128  # length of an answer whose request sets no limit
-WORDS = ("the", "gate", "opens", "only", "when", "every", "number", "on", "its", "board", "is", "true")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a request body asks for; limit is its max_tokens, None if it sets none."""
-
-    model: str
-    stream: bool
-    usage: bool
-    n_prompt: int
-    limit: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One request to answer; n_tokens and finish ("length" or "stop") are settled before the first token."""
-
-    wanted: Wanted
-    answer_id: str
-    n_tokens: int
-    finish: str
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Measured durations of one answer, in ns: all since it was read, up to the first token, from first to last."""
-
-    total_ns: int
-    prompt_ns: int
-    answer_ns: int
-
-
-class Refused(Exception):
-    """The request gets an error. status: HTTP; code: the machine-readable name."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """One API; `head` and `tail` are the events of a stream before its first and after its last token."""
-
-    stream_type: str
-    read: Callable[[bytes], Wanted]
-    head: Callable[[Ask], bytes]
-    token: Callable[[Ask, int], bytes]
-    tail: Callable[[Ask, Spans], bytes]
-    whole: Callable[[Ask, Spans], bytes]
-    error: Callable[[Refused], bytes]
-    error_event: Callable[[Refused], bytes]
-
-
-def read_ask(dialect: Dialect, body: bytes, answer_id: str, model: str, max_output: int, stop_after: int | None) -> Ask:
-    """The ask of one request body, with exactly as many tokens as it names.
-
-    stop_after: tokens after which the model stops by itself; None: never, or DEFAULT_TOKENS without a limit.
-    Raises Refused: 400 for a body that is no valid request, 404 for a model other than `model`.
-    """
-    try:
-        wanted = dialect.read(body)
-    except msgspec.MsgspecError as error:
-        raise Refused(400, "invalid_request", f"request body: {error}") from error
-    if wanted.model.removesuffix(":latest") != model:
-        raise Refused(404, "model_not_found", f"model '{wanted.model}' does not exist; this gateway has '{model}'")
-    limit = wanted.limit
-    if limit is not None and not 1 <= limit <= max_output:
-        raise Refused(400, "invalid_max_tokens", f"max_tokens {limit}: this model gives 1 to {max_output} tokens")
-    if limit is not None and (stop_after is None or limit <= stop_after):
-        return Ask(wanted, answer_id, limit, "length")
-    return Ask(wanted, answer_id, min(stop_after or DEFAULT_TOKENS, max_output), "stop")
-
-
-class _Part(msgspec.Struct):
-    text: str = ""
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[_Part] | None = None
+from sweep.demo_asks import Ask, Dialect, Message, Refused, Spans, Wanted, n_words, openai_error, text_of, word
+from sweep.demo_memory import keep_s
+from sweep.demo_typed import MESSAGES, RESPONSES
+from sweep.demo_whole import DECIDE, EMBEDDINGS, SYSTEMONE
 
 
 class _StreamOptions(msgspec.Struct):
@@ -103,11 +23,19 @@ class _StreamOptions(msgspec.Struct):
 
 class _OpenAiBody(msgspec.Struct):
     model: str
-    messages: list[_Message]
+    messages: list[Message]
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+
+
+class _PromptBody(msgspec.Struct):
+    model: str
+    prompt: str | list[str]
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
 
 
 class _OllamaOptions(msgspec.Struct):
@@ -116,31 +44,23 @@ class _OllamaOptions(msgspec.Struct):
 
 class _OllamaBody(msgspec.Struct):
     model: str
-    messages: list[_Message] = []
+    messages: list[Message] = []
     prompt: str = ""
     stream: bool | None = None
     options: _OllamaOptions | None = None
+    keep_alive: str | float | None = None
 
 
 _OPENAI_DECODER = msgspec.json.Decoder(_OpenAiBody)
+_PROMPT_DECODER = msgspec.json.Decoder(_PromptBody)
 _OLLAMA_DECODER = msgspec.json.Decoder(_OllamaBody)
-
-
-def _n_words(messages: Sequence[_Message]) -> int:
-    contents = (message.content or "" for message in messages)
-    texts = (text if isinstance(text, str) else " ".join(part.text for part in text) for text in contents)
-    return sum(len(text.split()) + 1 for text in texts)  # one more for the role
-
-
-def _text(ask: Ask) -> str:
-    return "".join(f" {WORDS[i % len(WORDS)]}" for i in range(ask.n_tokens))
 
 
 def _read_openai(body: bytes) -> Wanted:
     asked = _OPENAI_DECODER.decode(body)
     limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
     usage = asked.stream_options is not None and asked.stream_options.include_usage
-    return Wanted(asked.model, asked.stream is True, usage, _n_words(asked.messages), limit)
+    return Wanted(asked.model, asked.stream is True, usage, n_words(asked.messages), limit)
 
 
 def _openai_usage(ask: Ask) -> Mapping[str, int]:
@@ -171,17 +91,41 @@ def _openai_tail(ask: Ask, _: Spans) -> bytes:
 
 
 def _openai_whole(ask: Ask, _: Spans) -> bytes:
-    message = {"role": "assistant", "content": _text(ask)}
+    message = {"role": "assistant", "content": text_of(ask)}
     choices = [{"index": 0, "message": message, "finish_reason": ask.finish}]
     return _openai_answer(ask, "chat.completion", choices, usage=_openai_usage(ask))
 
 
-def _openai_error(refused: Refused) -> bytes:
-    kinds = {401: "authentication_error", 429: "overloaded_error"}  # no "rate": the caller is within its rights
-    kind = kinds.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
-    return msgspec.json.encode(
-        {"error": {"message": refused.message, "type": kind, "param": None, "code": refused.code}}
-    )
+def _read_prompt(body: bytes) -> Wanted:
+    asked = _PROMPT_DECODER.decode(body)
+    prompts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+    if len(prompts) != 1:
+        raise Refused(400, "invalid_prompt", f"one prompt a request, not {len(prompts)}")
+    usage = asked.stream_options is not None and asked.stream_options.include_usage
+    return Wanted(asked.model, asked.stream is True, usage, max(1, len(prompts[0].split())), asked.max_tokens)
+
+
+def _completion(ask: Ask, choices: Sequence[object], **more: object) -> bytes:
+    created = int(datetime.now(UTC).timestamp())
+    told = {"id": f"cmpl-{ask.answer_id}", "object": "text_completion", "created": created, "model": ask.wanted.model}
+    return msgspec.json.encode(told | {"choices": choices} | more)
+
+
+def _completion_event(ask: Ask, choices: Sequence[object], **more: object) -> bytes:
+    return b"data: " + _completion(ask, choices, **more) + b"\n\n"
+
+
+def _piece(text: str, finish: str | None = None) -> Sequence[object]:
+    return [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]
+
+
+def _completion_tail(ask: Ask, _: Spans) -> bytes:
+    usage = _completion_event(ask, [], usage=_openai_usage(ask)) if ask.wanted.usage else b""
+    return _completion_event(ask, _piece("", ask.finish)) + usage + b"data: [DONE]\n\n"
+
+
+def _openai_error_event(refused: Refused) -> bytes:
+    return b"data: " + openai_error(refused) + b"\n\ndata: [DONE]\n\n"
 
 
 def _read_ollama(body: bytes) -> Wanted:
@@ -189,8 +133,16 @@ def _read_ollama(body: bytes) -> Wanted:
     limit = None if asked.options is None else asked.options.num_predict
     if limit is not None and limit < 0:  # Ollama: -1 without end, -2 until the context is full
         limit = None
-    n_prompt = _n_words(asked.messages) + len(asked.prompt.split())
-    return Wanted(asked.model, asked.stream is not False, True, max(1, n_prompt), limit)
+    n_prompt = n_words(asked.messages) + len(asked.prompt.split())
+    keep = None if asked.keep_alive is None else _kept(asked.keep_alive)
+    return Wanted(asked.model, asked.stream is not False, True, max(1, n_prompt), limit, keep_s=keep)
+
+
+def _kept(said: str | float) -> float:
+    try:
+        return keep_s(said)
+    except ValueError as error:
+        raise Refused(400, "invalid_keep_alive", str(error)) from error
 
 
 def _ollama_line(ask: Ask, content: Mapping[str, object], done: bool, more: Mapping[str, object]) -> bytes:
@@ -220,9 +172,9 @@ def _ollama(content: Callable[[str], Mapping[str, object]]) -> Dialect:
         stream_type="application/x-ndjson",
         read=_read_ollama,
         head=lambda _: b"",
-        token=lambda ask, i: _ollama_line(ask, content(f" {WORDS[i % len(WORDS)]}"), False, {}),
+        token=lambda ask, i: _ollama_line(ask, content(word(i)), False, {}),
         tail=lambda ask, spans: _ollama_line(ask, content(""), True, _ollama_end(ask, spans)),
-        whole=lambda ask, spans: _ollama_line(ask, content(_text(ask)), True, _ollama_end(ask, spans)),
+        whole=lambda ask, spans: _ollama_line(ask, content(text_of(ask)), True, _ollama_end(ask, spans)),
         error=_ollama_error,
         error_event=_ollama_error,
     )
@@ -230,15 +182,28 @@ def _ollama(content: Callable[[str], Mapping[str, object]]) -> Dialect:
 
 DIALECTS: Mapping[str, Dialect] = {
     "/v1/chat/completions": Dialect(
-        stream_type="text/event-stream",
         read=_read_openai,
         head=lambda ask: _openai_chunk(ask, _choice({"role": "assistant", "content": ""})),
-        token=lambda ask, i: _openai_chunk(ask, _choice({"content": f" {WORDS[i % len(WORDS)]}"})),
+        token=lambda ask, i: _openai_chunk(ask, _choice({"content": word(i)})),
         tail=_openai_tail,
         whole=_openai_whole,
-        error=_openai_error,
-        error_event=lambda refused: b"data: " + _openai_error(refused) + b"\n\ndata: [DONE]\n\n",
+        error=openai_error,
+        error_event=_openai_error_event,
     ),
+    "/v1/completions": Dialect(
+        read=_read_prompt,
+        head=lambda _: b"",
+        token=lambda ask, i: _completion_event(ask, _piece(word(i))),
+        tail=_completion_tail,
+        whole=lambda ask, _: _completion(ask, _piece(text_of(ask), ask.finish), usage=_openai_usage(ask)),
+        error=openai_error,
+        error_event=_openai_error_event,
+    ),
+    "/v1/responses": RESPONSES,
+    "/v1/embeddings": EMBEDDINGS,
+    "/v1/messages": MESSAGES,
+    "/api/decide": DECIDE,
+    "/v1/systemone": SYSTEMONE,
     "/api/chat": _ollama(lambda text: {"message": {"role": "assistant", "content": text}}),
     "/api/generate": _ollama(lambda text: {"response": text}),
 }

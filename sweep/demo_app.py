@@ -17,14 +17,16 @@ from typing import Any
 import msgspec
 
 from sweep import __version__
-from sweep.demo_answers import DIALECTS, Ask, Dialect, Refused, Spans, read_ask
+from sweep.demo_answers import DIALECTS
+from sweep.demo_asks import Ask, Dialect, Refused, Spans, read_ask
 from sweep.demo_defects import Defects
+from sweep.demo_memory import Memory
 from sweep.demo_waits import Slots, sleep_until, watching
 
 BODY_LIMIT_BYTES = 8 << 20
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
-    413: "Content Too Large", 429: "Too Many Requests", 503: "Service Unavailable",
+    413: "Content Too Large", 422: "Unprocessable Content", 429: "Too Many Requests", 503: "Service Unavailable",
 }  # fmt: skip
 ENGINE_ERROR = Refused(500, "engine_error", "an error was encountered while running the model")
 
@@ -54,6 +56,7 @@ class Gateway:
     def __init__(self, settings: Settings, defects: Defects) -> None:
         self.settings, self.defects = settings, defects
         self.slots = Slots(settings.slots, settings.queue)
+        self.memory = Memory()
         self.is_draining = False
         self.n_open = 0  # answers that have not left completely
         self._n_asked = 0
@@ -94,15 +97,15 @@ class Gateway:
         ask = self._let_in(dialect, environ)
         ttft_s = self.settings.ttft_s * self.defects.begin_request()
         if not ask.wanted.stream:
-            answer = self._counted(path, self._whole(dialect, ask, t_received_ns, ttft_s), environ["demo.socket"])
-            body = b"".join(answer)
+            answer = self._whole(dialect, ask, t_received_ns, ttft_s)
+            body = b"".join(self._counted(path, ask, answer, environ["demo.socket"]))
             self._start(environ, start, 200, "application/json", len(body))
             return [body]
         self._start(environ, start, 200, dialect.stream_type, None)
         events = self._events(dialect, ask, t_received_ns, ttft_s)
         if self.defects.has("buffer-streams"):
             events = _in_one(events)
-        return self._counted(path, events, environ["demo.socket"])
+        return self._counted(path, ask, events, environ["demo.socket"])
 
     def _let_in(self, dialect: Dialect, environ: Environ) -> Ask:
         if environ["REQUEST_METHOD"] != "POST":
@@ -123,18 +126,21 @@ class Gateway:
 
     def _check_key(self, environ: Environ) -> None:
         key = self.settings.api_key
-        scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
-        if key is not None and not (scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), key.encode())):
+        scheme, _, bearer = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        given = bearer if scheme.lower() == "bearer" else environ.get("HTTP_X_API_KEY", "")
+        if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
             raise Refused(401, "invalid_api_key", "missing or wrong API key")
 
-    def _counted(self, path: str, answer: Iterator[bytes], client: Any) -> Iterator[bytes]:
+    def _counted(self, path: str, ask: Ask, answer: Iterator[bytes], client: Any) -> Iterator[bytes]:
         """The same bytes; ends with ClientGone when the client closes, and counts how it ended."""
         outcome = "client_gone"
+        self.memory.begin()
         try:
             with watching(client):
                 yield from answer
             outcome = "ok"
         finally:
+            self.memory.end(ask.wanted.keep_s)
             self._outcomes[path, 200, outcome] += 1
 
     def _events(self, dialect: Dialect, ask: Ask, t_received_ns: int, ttft_s: float) -> Iterator[bytes]:
@@ -158,7 +164,7 @@ class Gateway:
             t_begin_ns = time.monotonic_ns()
             sleep_until(t_begin_ns + round(ttft_s * 1e9))
             t_first_ns = time.monotonic_ns()
-            sleep_until(t_begin_ns + round((ttft_s + (ask.n_tokens - 1) * self.settings.per_token_s) * 1e9))
+            sleep_until(t_begin_ns + round((ttft_s + max(0, ask.n_tokens - 1) * self.settings.per_token_s) * 1e9))
             self._n_tokens += ask.n_tokens
             spans = _spans(t_received_ns, t_begin_ns, t_first_ns)
             yield dialect.error(ENGINE_ERROR) if self.defects.has("error-in-200") else dialect.whole(ask, spans)
@@ -215,6 +221,13 @@ def _model_entry(gateway: Gateway) -> dict[str, object]:
     return {"name": gateway.settings.model, "model": gateway.settings.model, "size": 0, "digest": "", "details": {}}
 
 
+def _loaded(gateway: Gateway) -> list[dict[str, object]]:
+    try:
+        return [_model_entry(gateway) | {"size_vram": 0, "expires_at": gateway.memory.expires_at()}]
+    except LookupError:
+        return []
+
+
 LOOK_UPS: Mapping[str, Callable[[Gateway], tuple[int, object]]] = {
     "/": lambda _: (200, "Demo gateway is running"),
     "/healthz": lambda _: (200, {"status": "ok"}),
@@ -225,6 +238,6 @@ LOOK_UPS: Mapping[str, Callable[[Gateway], tuple[int, object]]] = {
         {"object": "list", "data": [{"id": gateway.settings.model, "object": "model", "owned_by": "demo"}]},
     ),
     "/api/tags": lambda gateway: (200, {"models": [_model_entry(gateway)]}),
-    "/api/ps": lambda gateway: (200, {"models": [_model_entry(gateway) | {"size_vram": 0}]}),
+    "/api/ps": lambda gateway: (200, {"models": _loaded(gateway)}),
     "/api/version": lambda _: (200, {"version": __version__}),
 }

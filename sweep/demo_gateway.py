@@ -88,7 +88,7 @@ DEFECT_HELP = "Misbehave, repeatable: " + "; ".join(f"{name}: {text}" for name, 
 @_time_option("--drain", "30s", "Time that open answers have after SIGTERM.")
 @click.option("--parent-fd", type=int, metavar="FD", help="Read end of a pipe; at its end the gateway exits at once.")
 def command(host: str, port: int, defects: Defects, parent_fd: int | None, **settings: Any) -> None:
-    """A small LLM gateway with a known capacity: OpenAI chat completions, Ollama chat and generate.
+    """A small LLM gateway with a known capacity: every API that `run --api` speaks.
 
     Prints one line once it accepts connections. SIGTERM or SIGINT: takes no new requests, finishes the open ones,
     exits 0; a second one: exits at once.

@@ -6,10 +6,15 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
-from sweep.estimate import not_tested, time_line, time_text
-from sweep.plan import SweepPlan, duration_text, steps
+from sweep.dialects import BY_NAME
+from sweep.estimate import time_line, time_text
+from sweep.left_open import not_tested
+from sweep.plan import SweepPlan, duration_text
+from sweep.plan_steps import steps
 from sweep.secret_names import NOT_REPEATED, is_usual_variable
+from sweep.sending import prefix_caches
 from sweep.slo import sentence
+from sweep.tenants import tenants_of, told
 from sweep.wording import visible
 
 _FOUND = "found before the load"
@@ -21,13 +26,13 @@ def describe(plan: SweepPlan) -> list[str]:
 
     Secrets are told by the name of what holds them. The command of --api-key-cmd is shown as it was given.
     """
-    settings = (*_target(plan), *_access(plan), *_load(plan), *_limits(plan), *_evidence(plan))
+    settings = (*_target(plan), *_access(plan), *_load(plan), *_shape(plan), *_limits(plan), *_evidence(plan))
     return [
         *(f"{name}: {visible(value).translate(_ONE_LINE)}" for name, value in settings),
         *_slo_lines(plan),
         *_step_lines(plan),
         time_line(plan, None),
-        f"not tested by this plan: {', '.join(not_tested(plan))}",
+        f"not tested by this plan: {', '.join(not_tested(plan, streams=_streams(plan)))}",
     ]
 
 
@@ -64,9 +69,13 @@ def _access(plan: SweepPlan) -> Iterable[tuple[str, str]]:
 
 def _load(plan: SweepPlan) -> Iterable[tuple[str, str]]:
     default = " (default: the highest)" if plan.sustain is None else ""
-    unit = "requests in flight" if plan.locustfile is None else "users"
-    yield "levels", f"{', '.join(map(str, plan.levels))} {unit}"
-    yield "sustained level", f"{plan.sustained}{default}"
+    if plan.is_auto:
+        unit = "requests in flight" if plan.locustfile is None else "users"
+        yield "levels", f"{plan.levels[0]} {unit} first, then searched for"
+        yield "sustained level", _or(plan.sustain, "the highest that meets every SLO (default)")
+    else:
+        yield "levels", "; ".join(_levels(plan))
+        yield "sustained level", f"{plan.sustained}{default}"
     yield "modes", ", ".join(plan.modes) if plan.locustfile is None else f"as the tasks of {plan.locustfile} say"
     yield "own locustfile", _or(plan.locustfile, "none")
     yield "its user classes", ", ".join(plan.user_classes) or "all it has"
@@ -76,10 +85,47 @@ def _load(plan: SweepPlan) -> Iterable[tuple[str, str]]:
     yield "drain", f"at most {duration_text(plan.drain_or_default_s)}"
     yield "cool-down", duration_text(plan.cooldown_s)
     yield "look for others' traffic first", duration_text(plan.quiet_check_s)
-    yield "prompt", f"~{plan.prompt_tokens} tokens"
+    yield "prompt", f"~{plan.prompt_tokens} tokens" if plan.prompts is None else "of the file of --prompts"
     yield "answer", f"at most {plan.max_tokens} tokens"
     yield "extra body", json.dumps(plan.extra_body, ensure_ascii=False) if plan.extra_body else "none"
     yield "seed", _or(plan.seed, "drawn by the run")
+
+
+def _levels(plan: SweepPlan) -> Iterable[str]:
+    unit = "requests in flight" if plan.locustfile is None else "users"
+    held = [str(level) for level in plan.levels if level.kind == "concurrency" and level.value]
+    rates = [f"{level.value:.12g}" for level in plan.levels if level.kind == "rate"]
+    yield from ["0 (observes, sends nothing)"] if any(level.value == 0 for level in plan.levels) else []
+    yield from [f"{', '.join(held)} {unit}"] if held else []
+    yield from [f"{', '.join(rates)} arrivals a second"] if rates else []
+
+
+def _shape(plan: SweepPlan) -> Iterable[tuple[str, str]]:
+    yield "arrivals of levels like 5/s", plan.arrivals
+    yield "streaming share of mode mixed", f"{plan.stream_share:g}"
+    yield "think time", duration_text(plan.think_time_s)
+    yield "ramp", "half of the warm-up" if plan.ramp_s is None else duration_text(plan.ramp_s)
+    at = ", ".join(plan.cancel_at) or "wherever the mode allows"
+    yield "clients that leave", f"{plan.cancel_ratio:g} of the requests, {at}"
+    yield "connections", "a new one for each request" if plan.no_keepalive else "kept alive"
+    highest = _or(plan.auto_max, "none, for they are given")
+    yield "levels searched for", f"up to {highest}, at most {plan.auto_steps} of them"
+    yield "further cycles of the sustained level", str(plan.leak_cycles)
+    yield "tenants", _tenants(plan)
+    yield "prompts", _or(plan.prompts, "made of common words")
+    yield "prefix caches", prefix_caches(plan)
+    yield "beside", _pairs(plan.beside, " = ")
+    yield "its processes", _pairs(plan.beside_pids, " = ")
+    yield "its models", _pairs(plan.beside_models, " = ")
+    yield "its keys", _pairs({name: _variable(env) for name, env in plan.beside_key_envs.items()}, " ")
+    there = "" if plan.master_bind is None else f", which connect to {plan.master_bind}"
+    where = f"{plan.expect_workers} on other machines" if plan.expect_workers else f"{plan.processes} here"
+    yield "load processes", f"{where}{there}"
+
+
+def _tenants(plan: SweepPlan) -> str:
+    keys = ", ".join(f"{each.name}'s key {_variable(each.key_env)}" for each in tenants_of(plan))
+    return f"{told(plan)}; {keys}" if keys else told(plan)
 
 
 def _limits(plan: SweepPlan) -> Iterable[tuple[str, str]]:
@@ -116,6 +162,11 @@ def _step_lines(plan: SweepPlan) -> list[str]:
         f"{step.max_output_tokens:,} output tokens{'; exploring' if step.exploring else ''}"
         for step in steps(plan)
     ]
+
+
+def _streams(plan: SweepPlan) -> bool:
+    dialect = BY_NAME.get(plan.api or "")
+    return dialect is None or dialect.streams
 
 
 def _or(value: object, otherwise: str) -> str:

@@ -19,12 +19,14 @@ def read_error(body: bytes) -> tuple[str | None, str | None]:
 
 def error_of(shape: object) -> tuple[str | None, str | None]:
     """(code, text) of what servers put under `error`, or answer instead of it: an object, a string, anything."""
+    beside = None  # `{"error": "text", "code": "QUEUE_FULL"}`: Ollaya's
     while isinstance(shape, Mapping):
+        code = next((shape[key] for key in ("code", "type", "status") if shape.get(key) is not None), beside)
         if not (inner := shape.get("error") or shape.get("detail")):
-            code = next((shape[key] for key in ("code", "type", "status") if shape.get(key) is not None), None)
             return (None if code is None else _text(code)), _text(shape.get("message") or shape.get("msg") or shape)
+        beside = shape.get("code", beside)
         shape = inner
-    return None, _text(shape)
+    return (None if beside is None else _text(beside)), _text(shape)
 
 
 def _text(shape: object) -> str:

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from sweep import outdir, sample_lines
+from sweep import other_clocks, outdir, sample_lines
 from sweep.errors import EvidenceError
+from sweep.other_clocks import Ahead
 from sweep.records import FORMAT, ConnectionLine, GeneratorLine, HealthLine, Mark, Record, from_lines
 
 # Decoded at once: 10,000 records of 128 gaps are about 50 MB of Python integers before they become arrays.
@@ -26,6 +27,7 @@ CHUNK_LINES = 10_000
 INSTANTS = (
     "t_sent_ns", "t_headers_ns", "t_event_ns", "t_first_ns", "t_answer_ns", "t_last_ns", "t_end_ns", "t_over_ns",
 )  # fmt: skip
+OWN_INSTANTS = ("t_due_ns", "t_start_ns", *INSTANTS)
 
 Line = TypeVar("Line", bound=msgspec.Struct)
 
@@ -38,6 +40,7 @@ class Evidence:
         be missing are Int64, texts `string`; gaps_us an int array a row, read_tokens an int array or None.
     generator: the columns of GeneratorLine, `step`, `worker`. health: the columns of HealthLine.
     connections: the columns of ConnectionLine.
+    ahead_ns: what was added to the instants of workers on other machines.
     samples: one row a sample; processes: one row a process of a sample (sample_lines.py gives both shapes).
     step_files: step -> locust/<step>.json. snapshots: mark -> snapshots/<mark>.json.
     """
@@ -56,6 +59,7 @@ class Evidence:
     snapshots: dict[str, dict[str, Any]]
     problems: list[str]
     connections: pd.DataFrame = field(default_factory=lambda: frame(ConnectionLine, []))
+    ahead_ns: Ahead = field(default_factory=dict)
 
 
 def read(out_dir: Path) -> Evidence:
@@ -67,11 +71,7 @@ def read(out_dir: Path) -> Evidence:
     problems: list[str] = []
     run = read_run(out_dir)
     marks = from_lines(Mark, _lines(out_dir, outdir.MARKS, problems, required=True), outdir.MARKS)
-    expects_samples = bool(run.get("subjects"))
-    sample_source = _lines(out_dir, outdir.SAMPLES, problems, required=expects_samples)
-    starts, samples, ends = sample_lines.decode(sample_source, outdir.SAMPLES)
-    if samples and not ends:
-        problems.append(f"{outdir.SAMPLES} has no end line: the sampler was killed")
+    starts, samples, ends = _read_samples(out_dir, run, problems)
     snapshots = _read_folder(out_dir, outdir.SNAPSHOTS)
     problems += _snapshot_problems(snapshots)
     health = from_lines(HealthLine, _lines(out_dir, outdir.HEALTH, problems, required=False), outdir.HEALTH)
@@ -79,21 +79,25 @@ def read(out_dir: Path) -> Evidence:
     looks = from_lines(
         ConnectionLine, _lines(out_dir, outdir.CONNECTIONS, problems, required=looked), outdir.CONNECTIONS
     )
+    step_files = _read_folder(out_dir, outdir.LOCUST)
+    generator = _read_generator(out_dir, problems)
+    ahead = other_clocks.ahead_ns(generator, step_files)
     return Evidence(
         out_dir=out_dir,
         run=run,
         marks=marks,
-        requests=_read_requests(out_dir, problems),
-        generator=_read_generator(out_dir, problems),
+        requests=other_clocks.on_our_clock(_read_requests(out_dir, problems), OWN_INSTANTS, ahead),
+        generator=other_clocks.on_our_clock(generator, ("t_mono_ns",), ahead),
         health=frame(HealthLine, health),
         sampler_starts=starts,
         sampler_ends=ends,
         samples=sample_lines.sample_frame(samples),
         processes=sample_lines.process_frame(samples),
-        step_files=_read_folder(out_dir, outdir.LOCUST),
+        step_files=step_files,
         snapshots=snapshots,
         problems=problems,
         connections=frame(ConnectionLine, looks),
+        ahead_ns=ahead,
     )
 
 
@@ -149,6 +153,23 @@ def _lines(out_dir: Path, name: str, problems: list[str], *, required: bool) -> 
     if torn:
         problems.append(f"{name}: its last line was torn and is not counted")
     return lines
+
+
+def _read_samples(
+    out_dir: Path, run: dict[str, Any], problems: list[str]
+) -> tuple[list[dict[str, Any]], list[sample_lines.SampleLine], list[dict[str, Any]]]:
+    """Start lines, samples and end lines of every process that was watched, one file each."""
+    starts, samples, ends = [], [], []
+    subjects = run.get("subjects") or []
+    for name in dict.fromkeys(outdir.samples_file(each.get("target")) for each in subjects or [{}]):
+        lines = _lines(out_dir, name, problems, required=bool(subjects))
+        found = sample_lines.decode(lines, name)
+        if found[1] and not found[2]:
+            problems.append(f"{name} has no end line: the sampler was killed")
+        starts += found[0]
+        samples += found[1]
+        ends += found[2]
+    return starts, samples, ends
 
 
 def _read_requests(out_dir: Path, problems: list[str]) -> pd.DataFrame:

@@ -1,15 +1,14 @@
 """One request and what came back: bytes and their read times -> instants, tokens, what was wrong. No I/O.
 
-`feed` takes each read with its time; httptools (llhttp) cuts HTTP, the dialect's reader cuts events. `overdue` says
-when its time is over.
+`feed` takes each read with its time; httptools (llhttp) cuts HTTP, the dialect's reader cuts events. `take` lets reads
+wait whose only news are tokens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import httptools
 
@@ -17,47 +16,40 @@ from sweep.dialects import ANSWER, NOTHING, Answer, BadBodyError, Dialect
 from sweep.error_bodies import read_error
 from sweep.stream import Event, EventReader, OversizedEventError
 
-Ending = Literal["complete", "eof", "reset", "timeout", "stalled", "connect", "bad", "cut"]
+Ending = Literal["complete", "eof", "reset", "timeout", "stalled", "connect", "bad", "cut", "left"]
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_HEADER_BYTES = 256 * 2**10
 MAX_ERROR_BODY_BYTES = 64 * 2**10
-# After the terminal event the body's own end follows within milliseconds (15-35 ms seen); past this we stop waiting.
-LINGER_NS = 2_000_000_000
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf")
 _LONGEST_START = max(map(len, _EVENT_STARTS))
+_NO_BODY: Mapping[str, Any] = {}
+# Reads that wait are read together, from warm caches; no more, so that they delay no other stream by over some 30 us.
+_MAX_WAITING, _MAX_WAITING_BYTES = 16, 2048
 _MAX_GUESSES = 16  # reads that may pass until an undeclared body has shown its first bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds. first: to the first token of a stream; idle: between bytes once the answer began; total: all of it."""
-
-    connect_s: float = 5.0
-    first_s: float = 120.0
-    idle_s: float = 30.0
-    total_s: float = 600.0
 
 
 class Exchange:
     """The instants of one request, what its answer carried, what went wrong. httptools calls its on_ methods.
 
+    asked: the body that was sent, for APIs that check answers against it. stream: False too when the API has none.
     end: set while the request is read, ends it from outside. trouble: the operating system's word for a failed
     connection. bad: why the bytes are not valid. fault: an exception of ours while reading. late: tokens came after
     the terminal event. carried_whole: an answer that was not streamed carried something.
     """
 
     __slots__ = (
-        "_carried", "_extra", "_interim", "_keeps_alive", "_may_be_events", "_parser", "_reader", "answer",
-        "bad", "body", "bytes_in", "carried_whole", "dialect", "end", "ended", "fault", "gaps_us", "headers",
-        "late", "n_events", "n_units", "now", "read_tokens", "request_id", "retried", "status", "stream",
-        "t_answer_ns", "t_end_ns", "t_event_ns", "t_first_ns", "t_headers_ns", "t_last_ns", "t_over_ns",
+        "_carried", "_extra", "_interim", "_keeps_alive", "_may_be_events", "_may_wait", "_parser", "_parts", "_reader",
+        "_waiting", "answer", "asked", "bad", "body", "bytes_in", "carried_whole", "dialect", "end", "ended", "fault",
+        "gaps_us", "headers", "late", "n_events", "n_units", "now", "read_tokens", "request_id", "retried", "status",
+        "stream", "t_answer_ns", "t_end_ns", "t_event_ns", "t_first_ns", "t_headers_ns", "t_last_ns", "t_over_ns",
         "t_read_ns", "t_sent_ns", "t_start_ns", "trouble",
     )  # fmt: skip
 
-    def __init__(self, dialect: Dialect, stream: bool, request_id: str) -> None:
+    def __init__(self, dialect: Dialect, stream: bool, request_id: str, asked: Mapping[str, Any] = _NO_BODY) -> None:
         self.dialect = dialect
-        self.stream = stream
+        self.stream = stream and dialect.streams
+        self.asked = asked
         self.request_id = request_id
         self.retried = False
         self.trouble: str | None = None
@@ -88,8 +80,44 @@ class Exchange:
         self.t_read_ns: int | None = None
         self.t_over_ns: int | None = None
         self._carried = 0
+        self._parts: list[bytes] = []
+        self._waiting: list[tuple[bytes, int]] = []
+        self._may_wait = False
         self._reader: EventReader | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
+
+    def take(self, data: bytes, t_ns: int) -> bool:
+        """As `feed`, but a read that can neither end the answer nor bring its first token may wait to be looked at.
+
+        Such a one ends with a line's end and the end of its chunk: a message ends with two CRLFs, or with a read
+        shorter than 4 bytes. Whoever asks what the answer has told calls `catch_up` before.
+        """
+        if self._may_wait and data[-3:] == b"\n\r\n" and data[-4:-3] not in b"\r" and len(data) < _MAX_WAITING_BYTES:
+            self.t_read_ns = t_ns
+            self._waiting.append((data, t_ns))
+            return len(self._waiting) >= _MAX_WAITING and self.catch_up()
+        return (bool(self._waiting) and self.catch_up()) or self.feed(data, t_ns)
+
+    def catch_up(self) -> bool:
+        """Takes the reads that wait; True when nothing more is wanted. What it raises is also in `fault`."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            return any(self.feed(data, t_ns) for data, t_ns in waiting)
+        except Exception as error:
+            self.fault = error
+            raise
+
+    def feed_eof(self, t_ns: int) -> None:
+        """The connection's end, read at t_ns."""
+        self.catch_up()
+        self.now = t_ns
+
+    def let_go(self) -> None:
+        """Nothing more will be read. The parser holds our methods: memory would wait for the garbage collector."""
+        try:
+            self.catch_up()
+        finally:
+            self._parser = None
 
     def feed(self, data: bytes, t_ns: int) -> bool:
         """Takes one read, made at t_ns; True when nothing more is wanted."""
@@ -103,6 +131,8 @@ class Exchange:
             self.bad = f"not HTTP: {error}"
         except httptools.HttpParserUpgrade:
             self.bad = "the answer switches protocols"
+        if self._parts:
+            self._read_events()
         if self.status is None and self.bytes_in > MAX_HEADER_BYTES:
             self.bad = f"the headers are longer than {MAX_HEADER_BYTES} bytes"
         if self._carried:
@@ -125,15 +155,8 @@ class Exchange:
         """The body came as events."""
         return self._reader is not None
 
-    def echoes_another(self) -> bool:
-        """The answer names another request of this process: the path mixed two up."""
-        echoed = self.headers.get("x-request-id", self.request_id)
-        return echoed != self.request_id and echoed.startswith(self.request_id.rpartition("-")[0] + "-")
-
-    def ends_by_eof(self) -> bool:
-        """The body has neither a length nor chunks: the connection's end is its end."""
-        coding = self.headers.get("transfer-encoding", "").lower()
-        return "content-length" not in self.headers and "chunked" not in coding
+    def is_chunked(self) -> bool:
+        return "chunked" in self.headers.get("transfer-encoding", "").lower()
 
     def is_reusable(self) -> bool:
         return self._keeps_alive and not self._extra and self.bad is None
@@ -168,32 +191,26 @@ class Exchange:
             return
         kind = self.headers.get("content-type", "").lower()
         # An NDJSON line and a plain JSON object differ only at the end, so the line reader takes both.
-        if self.stream and (kind.startswith(self.dialect.stream_type) or (self.dialect.needs_done and "json" in kind)):
+        if self.stream and (kind.startswith(self.dialect.stream_type) or (self.dialect.has_lines and "json" in kind)):
             self._reader = self.dialect.reader()
         self._may_be_events = self.stream and self._reader is None
 
     def on_body(self, data: bytes) -> None:
+        if self._reader is not None:
+            if not self._extra:
+                self._parts.append(data)
+            return
         if self._extra or self.bad is not None:
             return
-        if self._reader is None:
-            self.body.append(data)
-            if self._may_be_events:
-                self._guess_events()
-            if self._reader is None:
-                limit = MAX_BODY_BYTES if 200 <= (self.status or 0) < 300 else MAX_ERROR_BODY_BYTES
-                if self.bytes_in > limit:
-                    self.bad = f"the body is longer than {limit} bytes"
-                return
-            data = b"".join(self.body)
-            self.body.clear()
-        comments = self._reader.n_comments
-        try:
-            events = self._reader.feed(data)
-            if self.t_event_ns is None and (events or self._reader.n_comments > comments):
-                self.t_event_ns = self.now
-            self._take(events)
-        except (BadBodyError, OversizedEventError) as error:
-            self.bad = str(error)
+        self.body.append(data)
+        if self._may_be_events:
+            self._guess_events()
+        if self._reader is not None:
+            self._parts, self.body = self.body, []
+            return
+        limit = MAX_BODY_BYTES if 200 <= (self.status or 0) < 300 else MAX_ERROR_BODY_BYTES
+        if self.bytes_in > limit:
+            self.bad = f"the body is longer than {limit} bytes"
 
     def on_message_complete(self) -> None:
         if self._interim:
@@ -208,10 +225,25 @@ class Exchange:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
+    def _read_events(self) -> None:
+        """The events of one read, whatever chunks they came in."""
+        reader = self._reader
+        assert reader is not None
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        comments = reader.n_comments
+        try:
+            events = reader.feed(data)
+            if self.t_event_ns is None and (events or reader.n_comments > comments):
+                self.t_event_ns = self.now
+            self._take(events)
+        except (BadBodyError, OversizedEventError) as error:
+            self.bad = str(error)
+
     def _guess_events(self) -> None:
         """A stream whose Content-Type does not say so shows itself by its first bytes, which may come one by one."""
         start = b"".join(self.body).lstrip(b"\r\n")
-        if start.startswith((b"{",) if self.dialect.needs_done else _EVENT_STARTS):
+        if start.startswith((b"{",) if self.dialect.has_lines else _EVENT_STARTS):
             self._reader = self.dialect.reader()
         self._may_be_events = len(start) < _LONGEST_START and len(self.body) < _MAX_GUESSES
 
@@ -224,7 +256,7 @@ class Exchange:
                 self._take_late(kind, data)
                 continue
             carried = self._take_error(data) if kind == b"error" else read_event(data, answer)
-            if carried != NOTHING:
+            if carried:
                 self._carried += 1
                 if carried == ANSWER and self.t_answer_ns is None:
                     self.t_answer_ns = self.now
@@ -256,6 +288,8 @@ class Exchange:
         """Every token of one read has the read's time."""
         if self.t_first_ns is None or self.t_last_ns is None:
             self.t_first_ns = t_ns
+            # A class that looks at every read in a `feed` of its own gets every read.
+            self._may_wait = self.is_chunked() and type(self).feed is Exchange.feed
         else:
             # Differences of rounded offsets, so that the gaps of a long stream add up to it.
             self.gaps_us.append((t_ns - self.t_first_ns) // 1000 - (self.t_last_ns - self.t_first_ns) // 1000)
@@ -263,22 +297,3 @@ class Exchange:
         self.read_tokens.append(self._carried)
         self.n_events += self._carried
         self._carried = 0
-
-
-def overdue(exchange: Exchange, now_ns: int, timeouts: Timeouts) -> Ending | None:
-    """How an exchange ends at now_ns if its time is over. A ping moves the idle time-out, never the one to a token.
-
-    Until a stream's first token only the latter counts: headers come at once from some servers, before a queue or the
-    loading of a model.
-    """
-    if exchange.t_end_ns is not None:
-        return "complete" if now_ns - exchange.t_end_ns > LINGER_NS else None
-    if now_ns - exchange.t_start_ns > timeouts.total_s * 1e9:
-        return "timeout"
-    waits_for_token = exchange.stream and exchange.t_first_ns is None and exchange.status in (None, 200)
-    if waits_for_token:
-        t_sent_ns = exchange.t_sent_ns
-        return "timeout" if t_sent_ns is not None and now_ns - t_sent_ns > timeouts.first_s * 1e9 else None
-    if exchange.t_read_ns is not None and now_ns - exchange.t_read_ns > timeouts.idle_s * 1e9:
-        return "stalled"
-    return None

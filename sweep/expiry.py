@@ -17,11 +17,11 @@ import numpy as np
 from sweep import stats
 from sweep.evidence import Evidence
 from sweep.plan import ERROR_LIMIT, SweepPlan
-from sweep.records import FAILED, KEY_REFUSED
+from sweep.records import FAILED, KEY_REFUSED, PREFLIGHT
+from sweep.slo_decision import INTEGRITY, INTEGRITY_LIMIT
+from sweep.tenants import tenants_of
 from sweep.windows import Bools, Ints, Sets, StepTimes, ints, plan_of
 
-_BROKEN = ("truncated", "error_event", "bad_body", "reset")  # of which far fewer fail a step (gate `stream integrity`)
-_BROKEN_LIMIT = 0.001
 _KEY_HEADER = re.compile(r"auth|token|key|secret|cookie|session|credential|passw|jwt|signature", re.IGNORECASE)
 
 
@@ -30,7 +30,8 @@ def expired(ev: Evidence, steps: Sequence[StepTimes], sets: Sets) -> dict[int, s
 
     Steps with the same key are told by their begin marks (`key`); without that, one key served the whole run.
     """
-    if not _has_key(plan_of(ev.run)):
+    plan = plan_of(ev.run)
+    if not _has_key(plan):
         return {}
     key_of = {mark.step: mark.detail.get("key") for mark in ev.marks if mark.mark == "begin"}
     status, has_status = ints(ev.requests["status"])
@@ -38,13 +39,16 @@ def expired(ev: Evidence, steps: Sequence[StepTimes], sets: Sets) -> dict[int, s
     answered = (has_status & ~refused) | (sets.outcome == "ok")
     t_start_ns = ev.requests["t_start_ns"].to_numpy(dtype=np.int64)
     t_over_ns = ev.requests["t_over_ns"].to_numpy(dtype=np.int64)
-    is_preflight = (ev.requests["step"] == "preflight").to_numpy(dtype=bool)
+    is_preflight = (ev.requests["step"] == PREFLIGHT).to_numpy(dtype=bool)
     whys = {}
     for code, times in enumerate(steps):
         key = key_of.get(times.step)
         same = sets.of([other for other, each in enumerate(steps) if key_of.get(each.step) == key])
         same |= is_preflight if key in (None, 1) else False
-        late = same & refused & (t_start_ns > _latest(t_start_ns[same & answered]))
+        late = np.zeros(len(t_start_ns), dtype=bool)
+        for of_key in _by_key(ev, plan):
+            mine = same & of_key
+            late |= mine & refused & (t_start_ns > _latest(t_start_ns[mine & answered]))
         late_here = late & (sets.code == code)
         if late_here.any() and not _fails_anyway(sets, code, late):
             told = "/".join(str(each) for each in np.unique(status[late_here]))
@@ -70,7 +74,14 @@ def without_refused_probes(ev: Evidence, steps: Sequence[StepTimes]) -> Evidence
 def _has_key(plan: SweepPlan) -> bool:
     """Whether anything we send can expire: a header that only has its value in the environment cannot."""
     has_header = any(_KEY_HEADER.search(name) for name in plan.headers)
-    return plan.api_key_env is not None or plan.api_key_cmd is not None or has_header
+    return bool(plan.api_key_env or plan.api_key_cmd or plan.tenants) or has_header
+
+
+def _by_key(ev: Evidence, plan: SweepPlan) -> list[Bools]:
+    """Requests that went out with the same key: those of each tenant, and the others."""
+    tenant = ev.requests["tenant"].to_numpy(dtype=object)
+    masks = [np.asarray(tenant == each.name, dtype=bool) for each in tenants_of(plan)]
+    return [*masks, ~np.logical_or.reduce(masks)] if masks else [np.ones(len(tenant), dtype=bool)]
 
 
 def _fails_anyway(sets: Sets, code: int, late: Bools) -> bool:
@@ -81,9 +92,9 @@ def _fails_anyway(sets: Sets, code: int, late: Bools) -> bool:
         lo = stats.share(int((here & np.isin(sets.outcome, names)).sum()), int(here.sum())).lo
         if lo is not None and lo > ERROR_LIMIT:
             return True
-    broken = np.isin(sets.outcome, _BROKEN)
+    broken = np.isin(sets.outcome, INTEGRITY)
     lo = stats.share(int((rest & broken).sum()), int((rest & (broken | (sets.outcome == "ok"))).sum())).lo
-    return lo is not None and lo > _BROKEN_LIMIT and bool((here & broken).any())
+    return lo is not None and lo > INTEGRITY_LIMIT and bool((here & broken).any())
 
 
 def _latest(t_ns: Ints) -> int:

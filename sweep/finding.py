@@ -12,6 +12,7 @@ from sweep.level_table import LevelRow
 from sweep.others_table import Others
 from sweep.plan import SweepPlan
 from sweep.run_table import GuardTrip, Survival
+from sweep.search_table import Search
 from sweep.stats import Value
 from sweep.step_table import StepRow
 from sweep.subject_table import Seen
@@ -58,13 +59,13 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that the gates look at. planned: (level, mode) of every step of the plan, each once, in its order; of a step
-    of mode `user`, the modes it sent.
+    of mode `mixed` or `user`, the modes it sent.
 
     planned_steps: (id, level, mode) of every step. guards: those that tripped, in order.
     process_why: step -> why its process evidence is incomplete, None when it is not. live, ready: None without a path.
     others: None when nothing was asked about them.
     oom_kills: in the cgroup during the run, None when unknown; oom_alone: the cgroup holds only the gateway's tree.
-    seen: what is known of the build that was tested.
+    seen: what is known of the build that was tested. search: of --levels auto; None for given levels.
     """
 
     plan: SweepPlan
@@ -82,11 +83,12 @@ class Facts:
     oom_alone: bool
     seen: Seen = field(default_factory=Seen)
     others: Others | None = None
+    search: Search | None = None
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Modes of the steps; of an own locustfile, those it sent."""
-        return tuple(dict.fromkeys(mode for _, mode in self.planned))
+        """Modes of the steps; of mixed ones and an own locustfile, those sent."""
+        return tuple(dict.fromkeys(mode for level, mode in self.planned if level.value))
 
     def row(self, level: Level, mode: str) -> LevelRow | None:
         return next((row for row in self.rows if row.level == level and row.mode == mode), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sweep import wording
+from sweep import beside_view, wording
 from sweep.errors import PlanError
 from sweep.records import OUTCOME_MEANING
 from sweep.screen_text import columns, fitted, shortened
@@ -19,8 +19,7 @@ Json = Mapping[str, Any]
 
 WIDTH, MOST_LINES = 80, 15
 LABEL = 10  # columns of the labels
-LONGEST_NAME = 40  # of a model or a run, in columns
-LEAST_WORDS = 12  # columns of what an error says
+LONGEST_NAME, LEAST_WORDS = 40, 12  # columns: of the name of a model or a run, and of what an error says
 SHOWN_LEVELS = 8  # named by "explored"; more are counted
 SHOWN_IDS = 3
 
@@ -139,21 +138,24 @@ def _holds_to(result: Json) -> list[str | None]:
     above = [str(level) for level in result["target"]["levels"] if _is_above(level, result["sustain"])]
     more = f" and {len(above) - SHOWN_LEVELS} more" if len(above) > SHOWN_LEVELS else ""
     explored = ", ".join(above[:SHOWN_LEVELS]) + more
-    default = " by default" if result["sustain_default"] else ""
+    default = "" if not result["sustain_default"] else None if result.get("search") else " by default"  # None: found
     knee, is_open = result["knee"], result["capacity"]["text"].startswith("not judged")
     return [
         knee["text"] if knee and is_open else None,  # with a target it stands in the report below
-        _capacity(result), None if result["sustain"] is None else f"wanted {result['sustain']}{default}",
+        _capacity(result), None if None in (result["sustain"], default) else f"wanted {result['sustain']}{default}",
         f"explored {explored}" if above else None,
     ]  # fmt: skip
 
 
 def _capacity(result: Json) -> str:
-    """Users of an own locustfile may pause: how many are in flight at once is not the level."""
+    """Users who think, and those of an own locustfile, pause: how many are in flight at once is not the level."""
+    if result.get("search") is not None:
+        return str(result["search"]["text"])
     capacity = result["capacity"]
     held, failed = capacity["level"], capacity.get("failed_at")
-    users = bool(result["target"].get("locustfile"))
-    most = None if held is None else f"{held} users" if users else wording.level_name(held)
+    target = result["target"]
+    pauses = bool(target.get("locustfile") or target.get("think_time_s")) and not str(held).endswith("/s")
+    most = None if held is None else f"{held} users" if pauses else wording.level_name(held)
     if failed is not None:
         return f"{most or 'no level held'}; {failed} failed ({str(capacity['stopped_by']).removeprefix('slo ')})"
     return str(capacity["text"]) if most is None else f"at least {most}; no level above failed"
@@ -221,8 +223,7 @@ def _numbers(result: Json) -> list[str | None]:
         return [wording.NOT_READ if _is_invalid(result) else "no step ran"]
     shares = [row["generator"]["cpu_share_max"] for row in result["levels"] if row["generator"]]
     known = [share for share in shares if share is not None]
-    lines = sum(step["lines"] for step in steps)
-    started = [step["started"] for step in steps]
+    lines, started = sum(step["lines"] for step in steps), [step["started"] for step in steps]
     invalid = [step["step"] for step in steps if not step["valid"]]
     sampler = result["sampler"]
     holes = len(sampler["holes"]) if sampler else 0
@@ -282,6 +283,7 @@ FACTS: tuple[tuple[str, Callable[[Json], Sequence[str | None]], str, int], ...] 
     ("why", _why, "\n", 4),
     ("holds to", _holds_to, " · ", 4),
     ("gateway", _gateway, " · ", 5),
+    ("beside", beside_view.lines, " · ", 3),
     ("memory", _memory, " · ", 2),
     ("numbers", _numbers, " · ", 4),
     ("left out", _left_out, ", ", 2),
@@ -293,5 +295,6 @@ LABELS = tuple(label for label, *_ in FACTS)
 # Who gives up lines, and down to how many, while there are too many; the last rows make room for anything.
 GIVE_WAY = (
     ("left out", 1), ("errors", 3), ("numbers", 3), ("gateway", 3), ("errors", 2), ("gateway", 2), ("holds to", 2),
-    ("memory", 1), ("why", 3), ("numbers", 1), ("gateway", 1), ("why", 2), ("errors", 1), ("holds to", 1), ("next", 2),
+    ("beside", 2), ("memory", 1), ("why", 3), ("numbers", 1), ("gateway", 1), ("why", 2), ("errors", 1),
+    ("holds to", 1), ("next", 2), ("beside", 1),
 )  # fmt: skip

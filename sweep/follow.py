@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter, deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,8 +44,11 @@ class StepProgress:
     recent failures, because they may be our key's. Stays 0 for a plan that sends no key.
     """
 
-    def __init__(self, path: Path, *, sends_key: bool = False) -> None:
-        self._tail = Tail(path)
+    def __init__(self, paths: Sequence[Path], *, sends_key: bool = False, other_clocks: bool = False) -> None:
+        """paths: the records of every process of the step. other_clocks: they are of other machines."""
+        self._tails = [Tail(path) for path in paths]
+        self._other_clocks = other_clocks
+        self._ahead_ns: dict[Tail, int] = {}  # our clock less theirs, as of the first record: good to a second or so
         self._decode = msgspec.json.Decoder(Record).decode
         self._ttft_ns: list[int] = []
         self._recent: deque[tuple[int, bool]] = deque()
@@ -56,30 +60,34 @@ class StepProgress:
         self.window_from_ns: int | None = None  # start of the first of them
 
     def look(self, now_ns: int) -> None:
-        for line in self._tail.lines():
+        for tail, line in [(each, line) for each in self._tails for line in each.lines()]:
             record = self._decode(line)
+            ahead_ns = self._ahead_ns.setdefault(tail, now_ns - record.t_over_ns) if self._other_clocks else 0
             self.outcomes[record.outcome] += 1
-            self._note(record)
+            self._note(record, record.t_over_ns + ahead_ns)
             if record.outcome == "ok" and record.t_first_ns is not None:
                 bisect.insort(self._ttft_ns, record.t_first_ns - record.t_start_ns)
             if record.phase == "window":
                 self.n_window += 1
-                if self.window_from_ns is None or record.t_start_ns < self.window_from_ns:
-                    self.window_from_ns = record.t_start_ns
+                t_start_ns = record.t_start_ns + ahead_ns
+                if self.window_from_ns is None or t_start_ns < self.window_from_ns:
+                    self.window_from_ns = t_start_ns
         while self._recent and now_ns - self._recent[0][0] > RECENT_S * 1e9:
             self._recent.popleft()
 
-    def _note(self, record: Record) -> None:
+    def _note(self, record: Record, t_over_ns: int) -> None:
+        if record.outcome == "left":  # tells nothing of the target
+            return
         failed = record.outcome in FAILED
         if failed and self._sends_key and record.status in KEY_REFUSED:
             self.n_refused += 1
-            self._refused_ns.append(record.t_over_ns)
+            self._refused_ns.append(t_over_ns)
             return
         if record.outcome == "ok":  # the key is good: what was refused is the target's failure
             self._recent.extend((t_ns, True) for t_ns in self._refused_ns)
             self._refused_ns.clear()
             self.n_refused = 0
-        self._recent.append((record.t_over_ns, failed))
+        self._recent.append((t_over_ns, failed))
 
     @property
     def n_finished(self) -> int:

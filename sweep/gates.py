@@ -13,11 +13,15 @@ from sweep.identity_gates import IDENTITY_GATES
 from sweep.others_gates import OTHERS_GATES
 from sweep.request_gates import REQUEST_GATES
 from sweep.run_gates import RUN_GATES
+from sweep.search_gates import SEARCH_GATES
 from sweep.slo_gates import SLO_GATES
 
 
 def judge_findings(facts: Facts) -> list[Finding]:
-    """Findings of every gate, in the order of the policy."""
+    """Findings of every gate, in the order of the policy; of a run that only observed, none about requests."""
+    if not facts.plan.asks:
+        gates = [gate for gate in GATES if gate not in (*REQUEST_GATES, *SLO_GATES)]
+        return [NOTHING_ASKED, *(finding for gate in gates for finding in gate.judge(facts, gate))]
     return [replace(finding, is_target=gate.is_target) for gate in GATES for finding in gate.judge(facts, gate)]
 
 
@@ -27,4 +31,8 @@ def not_tested(findings: Sequence[Finding]) -> list[str]:
     return [gate.not_tested for gate in GATES if gate.not_tested and gate.name in skipped]
 
 
-GATES = (*REQUEST_GATES, *SLO_GATES, *RUN_GATES, *IDENTITY_GATES, *OTHERS_GATES)
+NOTHING_ASKED = Finding(
+    "nothing asked", "warn", "level 0 only observes: no request was sent, so nothing is known of answers",
+    "a level with load", required=False,
+)  # fmt: skip
+GATES = (*REQUEST_GATES, *SLO_GATES, *SEARCH_GATES, *RUN_GATES, *IDENTITY_GATES, *OTHERS_GATES)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -16,11 +17,15 @@ from sweep import outdir
 from sweep.answered import Asked, ask_again
 from sweep.children import Child, run_child
 from sweep.clocks import read_clocks
+from sweep.endpoint import parse_endpoint
 from sweep.errors import PlanError, RunError
 from sweep.health import Paths
+from sweep.ownership import Ownership, descendants, judge_ownership
+from sweep.plan import SweepPlan
 from sweep.probe import Probe
 
 _ONCE_TIMEOUT_S = 30.0
+_SAMPLER_START_S = 10.0
 _RSS_TOLERANCE = 0.05  # two readers of a busy process differ by what it allocates between them
 
 
@@ -46,19 +51,33 @@ class Gateway:
         """It has ended, zombies included. Source: pidfd_open(2), readable on exit."""
         return bool(select.select([self._pidfd], [], [], 0)[0])
 
-    def start_sampler(self, out_dir: Path, log: Path, environment: Mapping[str, str]) -> None:
-        arguments = ("-m", "sampler", "run", "--pid", str(self.pid), "--out-dir", str(out_dir), "--parent-fd", "{fd}")
-        self._sampler = Child(arguments, log, environment, folder=log.parent)
+    def start_sampler(self, out_dir: Path, log: Path, target: str | None = None) -> None:
+        """Gives back when its file is there. target: beside the first one, then it has a file of its own.
+
+        Raises PlanError when it refuses the process, RunError when it does not start.
+        """
+        name = outdir.samples_file(target)
+        own = () if target is None else ("--subject", target, "--file", name)
+        self._sampler = Child(
+            ("-m", "sampler", "run", "--pid", str(self.pid), "--out-dir", str(out_dir), "--parent-fd", "{fd}", *own),
+            log, dict(os.environ) if self._environment is None else self._environment, folder=log.parent,
+        )  # fmt: skip
+        until = time.monotonic() + _SAMPLER_START_S
+        while not (out_dir / name).exists():
+            failure = self.sampler_failure()
+            if failure is not None and self._sampler.process.returncode == 2:
+                raise PlanError(failure)
+            if failure is not None:
+                raise RunError(f"the sampler does not start: {failure}")
+            if time.monotonic() > until:
+                raise RunError(f"the sampler has not started within {_SAMPLER_START_S:.0f} s")
+            time.sleep(0.02)
 
     def sampler_failure(self) -> str | None:
         """What the sampler said, if it has ended before it was asked to and the process is alive."""
         if self._sampler is None or not self._sampler.has_ended() or self.is_gone():
             return None
         return self._sampler.last_words() or f"exit code {self._sampler.process.returncode}"
-
-    def sampler_refused(self) -> bool:
-        """It ended with exit code 2: its words say what to mend."""
-        return self._sampler is not None and self._sampler.process.returncode == 2
 
     def stop_sampler(self) -> None:
         """Raises RunError when it ended with a fault of its own."""
@@ -76,6 +95,37 @@ class Gateway:
             raise PlanError(words[-1] if words else f"the sampler cannot read pid {self.pid}")
         look: dict[str, Any] = msgspec.json.decode(done.stdout)
         return look
+
+
+class Watched(NamedTuple):
+    """The process behind a target; all None without a PID. look: what the sampler saw of it first."""
+
+    gateway: Gateway | None = None
+    ownership: Ownership | None = None
+    look: dict[str, Any] | None = None
+
+
+def find_gateway(plan: SweepPlan, environment: Mapping[str, str]) -> Watched:
+    """Looks at the plan's process once, and whether it is the one that listens. Raises PlanError.
+
+    environment: of the samplers it starts.
+    """
+    if plan.gateway_pid is None:
+        return Watched()
+    gateway = Gateway(plan.gateway_pid, environment)
+    if os.getpid() in descendants(plan.gateway_pid):
+        raise PlanError(f"--gateway-pid {plan.gateway_pid} is a parent of ha-sweep itself; give the gateway's PID")
+    look = gateway.look()
+    target = parse_endpoint(plan.target)
+    listen = target if plan.gateway_listen is None else parse_endpoint(f"http://{plan.gateway_listen}")
+    proxied = (listen.host, listen.port) != (target.host, target.port)
+    ownership = judge_ownership(plan.gateway_pid, listen.host, listen.port, proxied=proxied)
+    if ownership.verdict == "contradicted":
+        raise PlanError(
+            f"--gateway-pid {plan.gateway_pid}: {ownership.why}; give the PID of the gateway itself, or where it "
+            "listens with --gateway-listen HOST:PORT"
+        )
+    return Watched(gateway, ownership, look)
 
 
 def take_snapshot(out_dir: Path, mark: str, gateway: Gateway | None, probe: Probe, paths: Paths,

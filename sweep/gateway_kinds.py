@@ -10,14 +10,13 @@ from sweep.slo import did_you_mean
 
 class Kind(NamedTuple):
     """api: None when it depends on the target, which is asked then. A path is None when there is none that is known
-    to be cheap. unspoken: the APIs it has when none of ours is among them."""
+    to be cheap."""
 
     name: str
     api: str | None
     health: str | None
     ready: str | None
     metrics: str | None
-    unspoken: str | None = None
 
     @property
     def paths(self) -> dict[str, str]:
@@ -42,7 +41,7 @@ def kind_of(name: str) -> Kind:
 KINDS = (
     Kind("fair-gateway", None, "/healthz", "/readyz", "/metrics"),
     # Always 200 on /, with or without a key; no metrics. It decides, and answers 404 on every chat path.
-    Kind("ollaya", None, "/", None, None, unspoken="/api/decide and /v1/systemone"),
+    Kind("ollaya", "ollaya-decide", "/", None, None),
     Kind("ollama", "ollama-chat", "/", None, None),
     # Its /health sends a request to every model; these two ask no model.
     Kind("litellm", "openai-chat", "/health/liveliness", "/health/readiness", "/metrics"),

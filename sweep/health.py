@@ -124,7 +124,9 @@ class HealthWatch(threading.Thread):
             while not self._over.wait(max(0.0, due - time.monotonic())):
                 sent_ns = t_boot_ns()
                 line = self._probe.health(self._what, self._path)
-                line.stood_still_ms = self._pulse.stood_still_ms(sent_ns)
+                stood_ms = self._pulse.stood_still_ms(sent_ns)
+                # Asked after the answer, so it may be a little longer than the probe itself.
+                line.stood_still_ms = stood_ms if stood_ms is None or line.ms is None else min(stood_ms, line.ms)
                 self._lines.append(to_line(line))
                 due = max(due + 1.0, time.monotonic())
         except Exception as error:  # noqa: BLE001 - in a thread it would be lost, and probes with it

@@ -6,22 +6,40 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sweep import evidence, gates, health_table, others_table, outdir, run_table, step_table, subject_table, verdict
+from sweep import (
+    beside_evidence,
+    beside_table,
+    evidence,
+    gates,
+    health_table,
+    others_table,
+    outdir,
+    run_table,
+    search_table,
+    step_table,
+    subject_table,
+    tenant_table,
+    verdict,
+)
 from sweep.errors import EvidenceError
-from sweep.estimate import not_tested as plan_leaves_open
 from sweep.evidence import Evidence
 from sweep.expiry import without_refused_probes
 from sweep.finding import Facts, level_json
 from sweep.knee import knee, proposed_slos
 from sweep.left_behind import left_behind
+from sweep.left_open import not_tested as plan_leaves_open
 from sweep.level_table import level_rows
 from sweep.next_step import after_invalid, next_step
-from sweep.plan import SweepPlan, steps
+from sweep.plan import SweepPlan
+from sweep.plan_steps import steps
 from sweep.process_table import samples_of, subject_of
 from sweep.records import FORMAT
 from sweep.run_gates import is_readiness_asked
 from sweep.run_shape import sound
 from sweep.seal import seal_faults
+from sweep.search_gates import search_json
+from sweep.search_table import Search
+from sweep.sending import prefix_caches
 from sweep.windows import ints, plan_of, planned_modes, planned_steps, sets, step_times, t_mark
 
 RULES = "1"  # version of the rules of judgement; rises when the same evidence would be judged otherwise
@@ -37,15 +55,18 @@ def judge(out_dir: Path) -> dict[str, Any]:
 
 def read_and_judge(out_dir: Path) -> tuple[dict[str, Any], Evidence | None]:
     """The judgement and the evidence it was made from, None for evidence that cannot be trusted. Raises as `judge`."""
-    run, fault = sound(evidence.read_run(out_dir))
-    plan = plan_of(run)
+    whole, fault = sound(evidence.read_run(out_dir))
+    plan = plan_of(whole)
+    run = {**whole, "subjects": beside_evidence.subjects_of(whole, None)}
     if fault is not None:
         return invalid_result(run, plan, fault), None
     try:
         for fault in seal_faults(out_dir):
             raise EvidenceError(fault)
-        ev = evidence.read(out_dir)
-        return _judged(ev, plan), ev
+        everything, plan, found = search_table.completed(evidence.read(out_dir), plan)
+        beside_table.check_steps(everything, plan)
+        ev = beside_evidence.part(everything, None)
+        return _judged(ev, plan, everything, found), ev
     except EvidenceError as error:
         return invalid_result(run, plan, str(error)), None
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -54,8 +75,8 @@ def read_and_judge(out_dir: Path) -> tuple[dict[str, Any], Evidence | None]:
         return invalid_result(run, plan, f"the evidence cannot be read as that of a run: {error!r}"), None
 
 
-def facts_of(ev: Evidence, plan: SweepPlan) -> Facts:
-    """Everything the gates look at, out of the evidence."""
+def facts_of(ev: Evidence, plan: SweepPlan, found: Search | None = None) -> Facts:
+    """Everything the gates look at, out of the evidence; all three as `search_table.completed` gives them."""
     times = step_times(ev)
     in_sets = sets(ev, times)
     rows = step_table.step_rows(ev, times, in_sets)
@@ -83,63 +104,73 @@ def facts_of(ev: Evidence, plan: SweepPlan) -> Facts:
         oom_alone=alone,
         seen=subject_table.seen(ev),
         others=others,
+        search=found,
     )
 
 
 def _planned(ev: Evidence, plan: SweepPlan) -> list[dict[str, Any]]:
     """run.json's steps. Raises EvidenceError when they are not those of its plan: one that is left out would pass."""
     planned = planned_steps(ev)
+    if plan.is_auto:
+        return planned  # `search_table` has looked
     if {(p["level"], p["mode"], p["cycle"]) for p in planned} != {(s.level, s.mode, s.cycle) for s in steps(plan)}:
         raise EvidenceError(f"{outdir.RUN}: its steps are not those of its plan; the file was changed or damaged")
     return planned
 
 
-def _judged(ev: Evidence, plan: SweepPlan) -> dict[str, Any]:
-    facts = facts_of(ev, plan)
+def _judged(ev: Evidence, plan: SweepPlan, everything: Evidence, search: Search | None) -> dict[str, Any]:
+    """everything: of all targets; ev: of the first, which the verdict is about."""
+    facts = facts_of(ev, plan, search)
     findings = gates.judge_findings(facts)
+    found = search_json(facts, findings)
     status, status_reason, by = verdict.run_status(ev.marks)
     decided = verdict.verdict(findings, status)
     errors = run_table.error_table(ev, [row.times for row in facts.steps])
     what_next = next_step(
-        facts, findings, decided, by=by, guessed=ev.run.get("guessed", []), errors=errors,
-        proposed=proposed_slos(facts),
+        facts, findings, decided, by=by, guessed=ev.run.get("guessed", []), errors=errors, proposed=proposed_slos(facts)
     )  # fmt: skip
-    times = [row.times for row in facts.steps]
-    open_ = list(dict.fromkeys([*plan_leaves_open(plan, facts.modes), *gates.not_tested(findings)]))
-    start = t_mark(ev, "start")
-    last = max((mark.t_mono_ns for mark in ev.marks), default=None)
+    in_sets = sets(ev, [row.times for row in facts.steps])
+    planned_open = plan_leaves_open(plan, facts.modes, streams=_dialect(ev.run)["streams"])
+    open_ = list(dict.fromkeys([*planned_open, *gates.not_tested(findings)]))
     return {
         **_head(ev.run, plan),
+        "sustain_default": plan.sustain is None or (search is not None and not search.was_given),
         "verdict": decided,
-        "sentence": verdict.sentence(facts, decided, open_),
+        "sentence": verdict.sentence(facts, decided, open_, None if found is None else found["text"]),
         "why": verdict.why(facts, findings, decided, status_reason),
         "exit_code": verdict.exit_code(decided, status, by, strict=plan.strict),
         "run_status": status,
         "status_reason": status_reason,
         "capacity": verdict.capacity(facts, findings).as_json(),
-        "target": _target(ev.run, plan)
-        | {
-            "started_at": _at(ev),
-            "duration_s": None if start is None or last is None else (last - start) / 1e9,
-        },
+        "search": found,
+        "target": _target(ev.run, plan) | _when(ev),
         "findings": [finding.as_json() for finding in findings],
         "levels": [row.as_json() for row in facts.rows],
+        "tenants": tenant_table.tenants_json(ev, plan, facts.steps, in_sets, facts.rows),
         "steps": step_table.step_table(ev, facts.steps),
         "errors": errors,
-        "survival": facts.survival.as_json(),
-        "floors": run_table.floors(ev, times),
-        "leak": run_table.leak_text(ev, times),
-        "sampler": run_table.sampler_summary(ev),
-        "visibility": run_table.visibility(ev),
-        "health": _health(ev, facts),
+        **_process_part(ev, facts),
         "subject": subject_table.subject_json(plan, facts.seen),
         "others": None if facts.others is None else facts.others.as_json(),
+        "beside": beside_table.beside_json(everything, plan, facts),
         "knee": knee(facts),
         "not_tested": open_,
         "left_behind": left_behind(ev, plan),
         "next": what_next.command,
         "next_text": what_next.text,
         "problems": ev.problems,
+    }
+
+
+def _process_part(ev: Evidence, facts: Facts) -> dict[str, Any]:
+    times = [row.times for row in facts.steps]
+    return {
+        "survival": facts.survival.as_json(),
+        "floors": run_table.floors(ev, times),
+        "leak": run_table.leak_text(ev, times),
+        "sampler": run_table.sampler_summary(ev),
+        "visibility": run_table.visibility(ev),
+        "health": _health(ev, facts),
     }
 
 
@@ -155,11 +186,12 @@ def invalid_result(run: dict[str, Any], plan: SweepPlan, reason: str) -> dict[st
         "run_status": "INVALID",
         "status_reason": reason,
         "capacity": verdict.Capacity(None, False, None, "not judged: the evidence is invalid").as_json(),
+        "search": None,
         "target": _target(run, plan) | {"started_at": None, "duration_s": None},
         "findings": [], "levels": [], "steps": [], "errors": [],
         "survival": run_table.Survival(False, None, None, None, "unknown: the evidence is invalid").as_json(),
         "floors": [], "leak": "leak: not tested (invalid evidence)", "sampler": None, "visibility": [], "health": None,
-        "subject": None, "others": None, "knee": None,
+        "subject": None, "others": None, "beside": None, "knee": None, "tenants": None,
         "not_tested": ["everything: the evidence is invalid"],
         "left_behind": [], "next": after.command, "next_text": after.text, "problems": [reason],
     }  # fmt: skip
@@ -188,8 +220,20 @@ def _target(run: dict[str, Any], plan: SweepPlan) -> dict[str, Any]:
         "url": plan.target, "api": plan.api, "model": plan.model, "name": plan.name,
         "levels": [str(level) for level in plan.levels], "modes": list(plan.modes), "gateway": gateway,
         "acknowledged": plan.acknowledge_load, "guesses": run.get("guesses", {}), "insecure": plan.insecure,
-        "locustfile": run.get("locustfile"),
+        "locustfile": run.get("locustfile"), "dialect": _dialect(run), "prompts": run.get("prompts"),
+        "prefix_caches": prefix_caches(plan), "think_time_s": plan.think_time_s,
     }  # fmt: skip
+
+
+def _dialect(run: dict[str, Any]) -> dict[str, bool]:
+    """What the API can have; of runs before it was recorded all of it."""
+    return {"streams": True, "has_tokens": True} | (run.get("dialect") or {})
+
+
+def _when(ev: Evidence) -> dict[str, Any]:
+    start = t_mark(ev, "start")
+    last = max((mark.t_mono_ns for mark in ev.marks), default=None)
+    return {"started_at": _at(ev), "duration_s": None if start is None or last is None else (last - start) / 1e9}
 
 
 def _at(ev: Evidence) -> str | None:

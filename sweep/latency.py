@@ -15,13 +15,12 @@ import pandas as pd
 from sweep import stats
 from sweep.records import FAILED
 from sweep.slo import STATS, Slo
+from sweep.slo_decision import MISSING_LIMIT
 from sweep.stats import Value
 from sweep.token_rate import MIXED
 from sweep.windows import Bools, Floats, Sets, ints
 
 LATENCIES = ("ttft_ms", "ttfa_ms", "tpot_ms", "gap_ms", "e2e_ms")
-# Successes that lack a number are left out of its percentiles; with more than this share of them they decide nothing.
-MISSING_LIMIT = 0.05
 
 _ENDS = {"ttft_ms": "t_first_ns", "ttfa_ms": "t_answer_ns", "e2e_ms": "t_end_ns"}
 

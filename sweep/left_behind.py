@@ -14,13 +14,13 @@ import pandas as pd
 
 from sweep.evidence import Evidence
 from sweep.plan import SweepPlan
-from sweep.records import Mark, MarkName
+from sweep.records import PREFLIGHT, Mark, MarkName
+from sweep.tenants import tenants_of
 from sweep.windows import ints
 
 # Ollama writes "never" as a date in the 24th century, Ollaya as null (contracts.md §1.5, §3.3).
 _FOR_EVER = timedelta(days=3650)
 _SHOWN_MODELS, _NAME_LENGTH = 10, 60
-_PREFLIGHT = "preflight"
 
 Model = Mapping[str, Any]
 
@@ -29,12 +29,23 @@ def left_behind(ev: Evidence, plan: SweepPlan) -> list[str]:
     """Sentences for a reader; what is not known is said so."""
     start, finish = _mark(ev, "start"), _mark(ev, "finish")
     return [
-        *_requests(ev.requests, _key(plan)),
+        *_requests(ev.requests, plan, _has_tokens(ev)),
         _gets(ev, finish),
         *_models(start, finish),
-        *_asked_to_keep(plan),
+        *_asked_to_keep(plan, ev.run.get("preflight", {}).get("kept", {}), start),
         *_on_this_machine(plan, finish is not None or _mark(ev, "abort") is not None),
     ]
+
+
+def left_beside(ev: Evidence, plan: SweepPlan, name: str) -> list[str]:
+    """The sentences about a target beside the first one. ev, plan: its part."""
+    start, finish = _mark(ev, "start"), _mark(ev, "finish")
+    told = (ev.run.get("beside") or {}).get(name) or {}
+    if start is not None:
+        start = msgspec.structs.replace(start, detail=told)
+    if finish is not None:
+        finish = msgspec.structs.replace(finish, detail=(finish.detail.get("beside") or {}).get(name) or {})
+    return [*_requests(ev.requests, plan, _has_tokens(ev)), _gets(ev, finish), *_models(start, finish)]
 
 
 def _mark(ev: Evidence, name: MarkName) -> Mark | None:
@@ -52,22 +63,37 @@ def _key(plan: SweepPlan) -> str:
     return f"no key{with_headers}" if headers else "no key (none was sent)"
 
 
-def _requests(requests: pd.DataFrame, key: str) -> Iterator[str]:
+def _has_tokens(ev: Evidence) -> bool:
+    return bool((ev.run.get("dialect") or {}).get("has_tokens", True))
+
+
+def _requests(requests: pd.DataFrame, plan: SweepPlan, has_tokens: bool) -> Iterator[str]:
+    """Those of each tenant by the name of its key, then those of none."""
+    tenants = tenants_of(plan)
+    for tenant in tenants:
+        mine = requests[(requests["tenant"] == tenant.name).to_numpy(dtype=bool, na_value=False)]
+        yield from _of_key(mine, f"the key in {tenant.key_env} of tenant {tenant.name}", has_tokens)
+    rest = requests[requests["tenant"].isna().to_numpy()] if tenants else requests
+    if not tenants or len(rest):
+        yield from _of_key(rest, _key(plan), has_tokens)
+
+
+def _of_key(requests: pd.DataFrame, key: str, has_tokens: bool) -> Iterator[str]:
     """One sentence an API, of the requests that reached the wire; those before the first level are counted in."""
     sent = requests[requests["t_sent_ns"].notna()]
     if sent.empty:
-        yield "no request was sent"
+        yield f"no request was sent with {key}" if "tenant" in key else "no request was sent"
     for api, group in sent.groupby("api", sort=True):
-        early = int((group["step"] == _PREFLIGHT).sum())
+        early = int((group["step"] == PREFLIGHT).sum())
         prompt = "unknown" if group["n_in"].isna().all() else f"{_sum(group['n_in']):,}"
         by_source = {source: _sum(part["n_out"]) for source, part in group.groupby("token_source", sort=True)}
         output = f"{by_source['usage']:,}" if "usage" in by_source else "unknown"
         text = f"{len(group):,} {api} requests" + (f" ({early:,} before the first level)" if early else "")
-        text += f", {prompt} prompt and {output} output tokens"
+        text += f", {prompt} prompt and {output} output tokens" if has_tokens else f", {prompt} prompt tokens"
         if "events" in by_source:
             more = "more " if "usage" in by_source else ""
             text += f", {by_source['events']:,} {more}output tokens by counted events"
-        untold = int(group["n_out"].isna().sum())
+        untold = int(group["n_out" if has_tokens else "n_in"].isna().sum())
         if untold:
             text += f", and those of {untold:,} requests that gave no count"
         yield f"{text}, charged to {key}"
@@ -132,6 +158,8 @@ def _change(before: Model | None, after: Model | None, now: datetime) -> str:
         if key in before and key in after and before[key] != after[key]:
             return f"was loaded before and is now with {what} ({_until(after, now)}): not restored"
     was, is_ = _is_pinned(before, now), _is_pinned(after, now)
+    if was and is_ is False:
+        return f"lost its pin: it was pinned for ever before and is now loaded ({_until(after, now)}): not restored"
     if was is not None and is_ is not None and was != is_:
         return f"was loaded before ({_until(before, now)}) and is now ({_until(after, now)}): not restored"
     return f"was loaded before and is now ({_until(after, now)}): as found"
@@ -169,8 +197,15 @@ def _short(name: str) -> str:
     return " ".join(name.split())[:_NAME_LENGTH]
 
 
-def _asked_to_keep(plan: SweepPlan) -> Iterator[str]:
-    """No dialect asks for it by itself; --extra-body can."""
+def _asked_to_keep(plan: SweepPlan, kept: Mapping[str, Any], start: Mark | None) -> Iterator[str]:
+    """kept: what the run added to each body to keep the model as it was found; --extra-body wins over it."""
+    found, _ = _loaded(start, "")
+    why = "as the model was found" if found else "for nothing was loaded"
+    if found is None:
+        why = "for how long the model was to stay is not known"
+    for key, value in kept.items():
+        if key not in plan.extra_body:
+            yield f"each request carried {key} {value}, {why}"
     for key, what in (("keep_alive", "which sets how long the model stays"), ("store", "which the server may obey")):
         if plan.extra_body.get(key) not in (None, False) or (key == "keep_alive" and key in plan.extra_body):
             value = msgspec.json.encode(plan.extra_body[key]).decode()[:_NAME_LENGTH]

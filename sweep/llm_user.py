@@ -6,10 +6,12 @@ them). Fires one `request` event a finished call, with the time to the end of th
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
 
@@ -45,6 +47,7 @@ class LlmUser(User):
     """
 
     abstract = True
+    _t_due_ns: int | None = None  # of the next request, in an open loop
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -62,16 +65,23 @@ class LlmUser(User):
     def run(self) -> None:
         """The user's life. Here and not in on_start and on_stop, which a class may replace without calling ours.
 
-        Users start evenly over the first half of the warm-up: those that start together move in lockstep.
+        Users start evenly over the ramp, the first half of the warm-up if none was ordered: those that start together
+        move in lockstep.
         """
         order = self._load.order
+        ramp_s = order.warmup_s / 2 if order.ramp_s is None else order.ramp_s
         try:
-            if order.warmup_s:
-                gevent.sleep(self._number * order.warmup_s / 2 / max(1, order.users))
+            if ramp_s:
+                place = self._number + order.index / order.n_processes  # among the users of all processes
+                gevent.sleep(place * ramp_s / max(1, order.users))
             super().run()
         finally:
             self._connection.close()
             self._load.connections.discard(self._connection)
+
+    def draw_stream(self) -> bool:
+        """Whether the next request should stream, by --stream-share: a seeded draw over all users of the process."""
+        return self._load.senders.draw_stream()
 
     def ask(
         self,
@@ -97,7 +107,7 @@ class LlmUser(User):
         if self._is_asking:
             raise RuntimeError("a user has one request in flight; start more users instead of greenlets that ask")
         own = None
-        if any(given is not None for given in (prompt, messages, max_tokens, extra_body)):
+        if not (prompt is None and messages is None and max_tokens is None and extra_body is None):
             own = load.ask_of(stream, prompt, messages, max_tokens, extra_body)
         if load.is_over:
             gevent.sleep(_AFTER_THE_STEP_S)  # a task that asks again and again must not keep the driver from ending it
@@ -105,29 +115,37 @@ class LlmUser(User):
         if load.draining.is_set() or (load.writes_records and load.is_spent()):
             load.step_over.wait()  # the step's end kills this user here
         self._is_asking = True
+        t_due_ns, self._t_due_ns = self._t_due_ns, None
         try:
-            record = load.ask(self._connection, self._number, stream, own)
+            record = load.ask(
+                self._connection, self._number, stream, own, tenant=load.senders.tenant_of(self._number),
+                due_ns=t_due_ns, finished=partial(self._fire, name),
+            )  # fmt: skip
         finally:
             self._is_asking = False
-        self._fire(record, name)
-        at_once = record.outcome != "ok" and record.t_over_ns - record.t_start_ns < _AT_ONCE_NS
+        if t_due_ns is None:  # arrivals do not wait
+            self._hold_back(record)
+        return record
+
+    def _hold_back(self, record: Record) -> None:
+        """The wait after a refusal or a failure at once; nothing after an answer."""
+        at_once = record.outcome not in ("ok", "left") and record.t_over_ns - record.t_start_ns < _AT_ONCE_NS
         if at_once or record.outcome in WAIT_AFTER:
             asked_s = 0.0 if record.retry_after_s is None else min(record.retry_after_s, _LONGEST_RETRY_AFTER_S)
             wait_s = max(self._wait_s, asked_s)
             self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S)
-            load.draining.wait(wait_s)
+            self._load.draining.wait(wait_s)
         else:
             self._wait_s = _FIRST_WAIT_S
-        return record
 
-    def _fire(self, record: Record, name: str | None) -> None:
+    def _fire(self, name: str | None, record: Record) -> None:
         failed = None
         if record.outcome != "ok":
             failed = LlmError(" ".join(filter(None, (record.outcome, str(record.status or ""), record.error_code))))
         self.environment.events.request.fire(
             request_type="stream" if record.stream else "nonstream",
             name=record.api if name is None else name,
-            response_time=((record.t_end_ns or record.t_over_ns) - record.t_start_ns) / 1e6,
+            response_time=((record.t_end_ns or record.t_over_ns) - (record.t_due_ns or record.t_start_ns)) / 1e6,
             response_length=record.bytes_in,
             exception=failed,
             context=self.context(),
@@ -161,10 +179,20 @@ def _order_from_options(environment: Environment) -> StepOrder:
         max_tokens=options.llm_max_tokens,
         prompt_words=options.llm_prompt_words,
         think_s=options.llm_think_time,
+        **_open_loop(options),
         seed=zlib.crc32(os.urandom(8)),
         api_key_env=options.llm_key_env or None,
         key_style=options.llm_key_style,
     )
+
+
+def _open_loop(options: Any) -> dict[str, Any]:
+    """What open_loop.py's own options say; nothing where no locustfile imports it. Raises PlanError."""
+    if not hasattr(options, "llm_rate"):
+        return {}
+    if not options.llm_rate > 0 or not options.llm_ramp >= 0:
+        raise PlanError("--llm-rate: give a number above 0, and 0 or more for --llm-ramp")
+    return {"rate_per_s": options.llm_rate, "arrivals": options.llm_arrivals, "ramp_s": options.llm_ramp}
 
 
 def _only_model(endpoint: Endpoint, options: Any) -> str:
@@ -214,6 +242,7 @@ def _read_options(environment: Environment, **_: Any) -> None:
 
 @events.init.add_listener
 def _start_driver(environment: Environment, **_: Any) -> None:
+    gc.freeze()  # a collection looks at what the run makes, not at a quarter of a million objects of the imports
     order_file = os.environ.get(ORDER_ENV)
     if order_file is not None:
         environment.ha_sweep_load = driver.attach(environment, order_file)

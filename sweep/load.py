@@ -9,41 +9,53 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol
 
 from gevent.event import Event
 
-from sweep import outdir, told
+from sweep import outdir
 from sweep.dialects import BY_NAME, Ask
 from sweep.endpoint import parse_endpoint
-from sweep.exchange import Ending, Exchange, Timeouts
+from sweep.exchange import Ending
+from sweep.leaving import Leaving, phase_of
 from sweep.masking import Masked
-from sweep.outcomes import conclude, one_line, retry_after_s
-from sweep.records import Phase, Record, to_line
-from sweep.request import RequestTemplate, access_headers, prompt_text
+from sweep.negotiation import refused_parameter
+from sweep.outcomes import one_line
+from sweep.prompts import without_prompt
+from sweep.recording import record_of
+from sweep.records import UNFIRED, Phase, Record, to_line
+from sweep.request import RequestTemplate, prompt_text
+from sweep.senders import Senders
 from sweep.step_files import StepOrder
+from sweep.timeouts import Timeouts
 from sweep.wire import Connection, Watch, client_context
 
-LATE_END_NS = 100_000_000  # real servers end their body 15-35 ms after the terminal event
-COLD_NS = 500_000_000  # a model load this long is a cold start (Ollama reports 20-50 ms for a warm model too)
-_BUFFERED_SHARE, _MANY = 0.9, 8
+
+class LineSink(Protocol):
+    """Where lines of evidence go."""
+
+    def append(self, line: bytes) -> None: ...
+    def close(self) -> None: ...
 
 
 class Load:
     """Shared by all users of one process."""
 
-    def __init__(self, order: StepOrder, write_records: bool) -> None:
+    def __init__(self, order: StepOrder, write_records: bool, records: LineSink | None = None) -> None:
+        """records: where they go; None: a file of OUT_DIR."""
         self.order = order
-        self.phase: Phase = "warmup" if write_records else "window"
+        self.phase = "warmup" if write_records else "window"
         self.draining = Event()
         self.step_over = Event()  # never set: users wait for it until they are killed
         self.started = 0
         self.started_in_window: Counter[str] = Counter()  # by mode
         self._numbers = itertools.count(1)  # of its own: the judge looks for gaps
         self.sent = 0
+        self.due: int | None = None  # open loop: requests the schedule wanted so far
+        self._start_lags_ms: list[float] = []  # since the last look
         self.in_flight = 0
         self.tokens_asked = 0
         self.outcomes: Counter[str] = Counter()
@@ -58,15 +70,51 @@ class Load:
         self.watch = Watch(self.timeouts)
         self.connections: set[Connection] = set()
         self._context = client_context(order) if self.endpoint.tls else None
-        self._headers, secrets = access_headers(order, os.environ)
-        self._masked = Masked(secrets)
-        self._prompt = prompt_text(order.prompt_words, order.seed)
-        self._templates = {stream: self._template(self.ask_of(stream)) for stream in (True, False)}
+        self.senders = Senders(order, os.environ)
+        if not order.keepalive:
+            for headers in self.senders.headers.values():
+                headers["Connection"] = "close"
+        self._leaving = Leaving(order)
+        self._masked = Masked(self.senders.secrets)
+        self._prompt = prompt_text(order.prompt_words, order.seed, order.shared_prefix_words, order.prefix_seed)
+        self._templates = self._made_templates()
         self.writes_records = write_records
-        self._records = self._open_records() if write_records else None
+        self._records = self._open_records() if write_records and records is None else records
+
+    def _made_templates(self) -> dict[tuple[str | None, bool], RequestTemplate]:
+        return {
+            (tenant, stream): self._template(self.ask_of(stream), tenant)
+            for tenant in self.senders.headers for stream in (True, False)
+        }  # fmt: skip
+
+    def agree(self, record: Record) -> bool:
+        """Whether a refusal was about a parameter that can be changed; it is, for every request from here on."""
+        said = f"{record.error_code or ''} {record.error_text or ''}"
+        asked = self._templates[record.tenant, record.stream].asked
+        change = refused_parameter(record.status, said, asked, self.order.agreed)
+        self.order.agreed |= change
+        self._templates = self._made_templates()
+        return bool(change)
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._phase = phase
+        self.t_phase_ns = time.monotonic_ns()
+
+    def start_lag_p99_ms(self) -> float | None:
+        """How late requests started since it was last asked; None when none was due (closed loop: always)."""
+        lags, self._start_lags_ms = sorted(self._start_lags_ms), []
+        return lags[int(len(lags) * 0.99)] if lags else None
 
     def connection(self) -> Connection:
-        made = Connection(self.endpoint.host, self.endpoint.port, self._context, self.timeouts, self.watch)
+        made = Connection(
+            self.endpoint.host, self.endpoint.port, self._context, self.timeouts, self.watch,
+            keepalive=self.order.keepalive,
+        )  # fmt: skip
         self.connections.add(made)
         return made
 
@@ -75,8 +123,11 @@ class Load:
         return one_line(text, self._masked) or ""
 
     def is_spent(self) -> bool:
-        """The step's share of the run's caps is used up."""
-        return self.started >= self.order.max_requests or self.tokens_asked >= self.order.max_output_tokens
+        """The step's share of the run's caps is used up; a process without a user has none, and ends nothing."""
+        order = self.order
+        return order.users > 0 and (
+            self.started >= order.max_requests or self.tokens_asked >= order.max_output_tokens
+        )
 
     def ask_of(
         self,
@@ -96,29 +147,39 @@ class Load:
         n_tokens = order.max_tokens if max_tokens is None else max_tokens
         ask = Ask(order.model, text, n_tokens, stream, order.extra_body | dict(extra_body or {}), messages)
         for name in extra_body or {}:
-            if name != "options" and name in self.dialect.body(replace(ask, extra_body={})):
+            if name not in self.dialect.replaceable and name in self.dialect.body(replace(ask, extra_body={})):
                 raise ValueError(f"ask: extra_body may not hold {name!r}, which ask itself sets")
         if "num_predict" in ((extra_body or {}).get("options") or {}):
             raise ValueError("ask: give max_tokens instead of options.num_predict")
         return ask
 
-    def ask(self, connection: Connection, user: int, stream: bool, own: Ask | None = None) -> Record:
+    def ask(
+        self,
+        connection: Connection,
+        user: int,
+        stream: bool,
+        own: Ask | None = None,
+        *,
+        tenant: str | None = None,
+        due_ns: int | None = None,
+        finished: Callable[[Record], None] | None = None,
+    ) -> Record:
         """One call, its record written however it ends. own: instead of the order's request, as it is.
 
+        tenant: whose key it carries. due_ns: when the schedule wanted it (open loop only). finished: is given the
+        record of a call that was not ended from here, also when the user is killed just as the answer is complete.
         Raises GreenletExit (the step's end, or a cancel by the locustfile) after writing the record.
         """
-        template = self._templates[stream] if own is None else self._template(own)
+        if own is None:
+            own = self.senders.next_ask(stream)
+        template = self._templates[tenant, stream] if own is None else self._template(own, tenant)
         max_tokens = self.order.max_tokens if own is None else own.max_tokens
-        phase = self.phase
-        self.started += 1
-        if phase == "window":
-            self.started_in_window["stream" if stream else "nonstream"] += 1
-        self.tokens_asked += max_tokens
-        self.in_flight += 1
+        phase = self.phase if due_ns is None or due_ns >= self.t_phase_ns else "warmup"  # that it was due in
+        self._count(phase, stream, max_tokens)
         request_id, request = template.fill(next(self._numbers))
-        exchange = Exchange(self.dialect, stream, request_id)
+        exchange = self._leaving.exchange(self.dialect, stream, request_id, template.asked)
+        self._note_lag(exchange.t_start_ns, due_ns)
         ending: Ending = "cut"
-        record: Record | None = None
         try:
             ending = connection.run(request, exchange)
         except Exception as error:
@@ -129,9 +190,31 @@ class Load:
         finally:
             self.in_flight -= 1
             exchange.t_over_ns = time.monotonic_ns()
-            record = self._record(request_id, user, phase, exchange, ending, max_tokens)
+            record = record_of(
+                self.order, exchange, ending, self._masked, user=user, phase=phase, max_tokens=max_tokens,
+                may_cut=self.is_over or not self.writes_records, tenant=tenant, t_due_ns=due_ns,
+                leaves_at=phase_of(exchange),
+            )  # fmt: skip
+            if own is not None:
+                record.error_text = without_prompt(record.error_text, own)
+                record.error_code = without_prompt(record.error_code, own)
             self._write(record)
+            self._leaving.saw(record)
+            if finished is not None and record.outcome not in UNFIRED:
+                finished(record)
         return record
+
+    def _count(self, phase: Phase, stream: bool, max_tokens: int) -> None:
+        """A request that starts."""
+        self.started += 1
+        if phase == "window":
+            self.started_in_window["stream" if stream else "nonstream"] += 1
+        self.tokens_asked += max_tokens if self.dialect.has_tokens else 0
+        self.in_flight += 1
+
+    def _note_lag(self, t_start_ns: int, due_ns: int | None) -> None:
+        if due_ns is not None and self.writes_records:
+            self._start_lags_ms.append((t_start_ns - due_ns) / 1e6)
 
     def close(self) -> None:
         if self._records is not None:
@@ -146,98 +229,18 @@ class Load:
                 self.fault = f"{record.request_id} cannot be written: {error.strerror}"
                 raise
         self.outcomes[record.outcome] += 1
-        self.finished_by_user[record.user] += 1
+        # Of an open loop one user schedules, whichever client served it.
+        self.finished_by_user[0 if record.t_due_ns is not None else record.user] += 1
         if record.t_sent_ns is not None:
             self.sent += 1
 
-    def _record(self, request_id: str, user: int, phase: Phase, x: Exchange, ending: Ending, max_tokens: int) -> Record:
-        outcome, code, text = conclude(x, ending)
-        if outcome == "cut" and self.writes_records and not self.is_over:
-            # Only the driver ends a step; a wait that anybody else ended was too long for them.
-            outcome, text = "cancelled", "the locustfile ended the wait for the answer"
-        answer = x.answer
-        streamed = x.stream and _is_streamed(x)
-        flags = _flags(x, self.order.model, max_tokens) if outcome == "ok" else _flags_of_failure(x)
-        if outcome == "ok" and not streamed:
-            x.t_first_ns = x.t_answer_ns = x.t_last_ns = None
-            x.gaps_us, x.read_tokens = [], []
-        n_out = answer.n_out
-        source: Literal["usage", "events"] | None = None if n_out is None else "usage"
-        if n_out is not None and n_out > max_tokens:
-            n_out, source = None, None  # more than was asked for cannot be: no figure is made of it
-        elif outcome == "ok" and not answer.n_out and x.n_events:
-            # No count, or 0 tokens of which some arrived; a whole answer in one event is no count either.
-            n_out, source = (x.n_events, "events") if streamed else (None, None)
-        return Record(
-            request_id=request_id, step=self.order.step, user=user, phase=phase, api=self.order.api, stream=x.stream,
-            t_start_ns=x.t_start_ns, t_sent_ns=x.t_sent_ns, t_headers_ns=x.t_headers_ns, t_event_ns=x.t_event_ns,
-            t_first_ns=x.t_first_ns, t_answer_ns=x.t_answer_ns, t_last_ns=x.t_last_ns, t_end_ns=x.t_end_ns,
-            t_over_ns=x.t_over_ns or x.now, outcome=outcome,
-            flags=flags, status=x.status, n_in=answer.n_in, n_out=n_out, token_source=source, n_events=x.n_events,
-            gaps_us=x.gaps_us, read_tokens=None if all(n == 1 for n in x.read_tokens) else x.read_tokens,
-            bytes_in=x.bytes_in, model_served=one_line(answer.model, self._masked),
-            finish=one_line(answer.finish, self._masked), load_ns=answer.load_ns,
-            server_id=one_line(answer.server_id or x.headers.get("x-request-id"), self._masked),
-            attempts=told.attempts(x.headers), backend=told.backend(x.headers, self._masked),
-            headers=told.kept(x.headers, self.order.keep_headers, self._masked),
-            error_code=one_line(code, self._masked), error_text=one_line(text, self._masked),
-            retry_after_s=retry_after_s(x.headers),
-        )  # fmt: skip
-
-    def _template(self, ask: Ask) -> RequestTemplate:
+    def _template(self, ask: Ask, tenant: str | None = None) -> RequestTemplate:
         order = self.order
         prefix = f"{order.step}.{order.worker}"
         varies = ask.messages is None and ask.prompt is self._prompt
-        return RequestTemplate(self.endpoint, self.dialect, ask, self._headers, prefix, order.seed, varies=varies)
+        headers = self.senders.headers[tenant]
+        return RequestTemplate(self.endpoint, self.dialect, ask, headers, prefix, order.seed,
+                               varies=varies, agreed=order.agreed)  # fmt: skip
 
-    def _open_records(self) -> outdir.LineFile:
+    def _open_records(self) -> LineSink:
         return outdir.LineFile(Path(self.order.out_dir) / outdir.requests_file(self.order.step, self.order.worker))
-
-
-def _is_streamed(x: Exchange) -> bool:
-    """More than one event came: a single NDJSON line, or a JSON body, is no stream."""
-    return x.is_streamed and not (x.dialect.needs_done and x.n_units == 1)
-
-
-def _flags(x: Exchange, model: str, max_tokens: int) -> tuple[str, ...]:
-    """Remarks on a successful answer. model, max_tokens: what was asked for."""
-    answer = x.answer
-    streamed = x.stream and _is_streamed(x)
-    remarks = {
-        "no_done": streamed and not x.dialect.needs_done and not answer.done,
-        "no_finish": streamed and not x.dialect.needs_done and answer.finish is None,
-        "buffered": streamed and _is_buffered(x),
-        "not_streamed": x.stream and not streamed,
-        "cold": answer.load_ns is not None and answer.load_ns > COLD_NS,
-        "no_answer": x.t_answer_ns is None if streamed else not (x.carried_whole or x.n_events),
-        "late_tokens": x.late,
-        "late_end": x.t_end_ns is not None and x.t_over_ns is not None and x.t_over_ns - x.t_end_ns > LATE_END_NS,
-        "odd_count": answer.n_out is not None and answer.n_out > max_tokens,
-        "retried_stale": x.retried,
-        "fallback": told.is_fallback(x.headers),
-        "other_model": answer.model is not None and _model_name(answer.model) != _model_name(model),
-    }
-    return tuple(flag for flag, holds in remarks.items() if holds)
-
-
-def _flags_of_failure(x: Exchange) -> tuple[str, ...]:
-    remarks = {"retried_stale": x.retried, "fallback": told.is_fallback(x.headers)}
-    return tuple(flag for flag, holds in remarks.items() if holds)
-
-
-def _model_name(model: str) -> str:
-    """Ollama answers `m:latest` to `m`."""
-    return model.removesuffix(":latest")
-
-
-def _is_buffered(x: Exchange) -> bool:
-    """The first token came with the end, and most tokens in one read or two: the path held the stream back.
-
-    Neither alone: a long prefill before a short answer has the one, a server that sends words in batches the other.
-    """
-    if x.t_first_ns is None or x.t_end_ns is None:
-        return False
-    share = (x.t_first_ns - x.t_start_ns) / max(1, x.t_end_ns - x.t_start_ns)
-    n_tokens = x.n_events if x.answer.n_out is None else x.answer.n_out
-    in_one = x.n_events > 1 and max(x.read_tokens) > x.n_events / 2
-    return share > _BUFFERED_SHARE and (in_one or (len(x.read_tokens) <= 2 and n_tokens >= _MANY))

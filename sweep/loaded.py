@@ -6,11 +6,14 @@ take a model away from somebody else.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import msgspec
 
+from sweep.dialects import BY_NAME
+from sweep.plan import SweepPlan
 from sweep.probe import Probe
 
 PATH = "/api/ps"
@@ -37,6 +40,18 @@ def ask_loaded(probe: Probe) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError, KeyError):
         return _unknown(f"{PATH} answers no list of models")
     return {"models": rows, "why": None}
+
+
+def kept_as_found(plan: SweepPlan, loaded: dict[str, Any]) -> dict[str, Any]:
+    """Of the request's body, what keeps the model in memory as `ask_loaded` found it; empty when the API has no word
+    for that."""
+    keep = BY_NAME[plan.api or ""].as_found
+    if keep is None:
+        return {}
+    try:
+        return keep(loaded, plan.model or "", datetime.now(UTC))
+    except (TypeError, ValueError):  # a time that is none
+        return keep({"models": None}, plan.model or "", datetime.now(UTC))
 
 
 def last_look(probe: Probe) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from locust.util.load_locustfile import load_locustfile
 
 from sweep.children import die_with_parent
 from sweep.llm_user import LlmUser
+from sweep.open_loop import OpenLoopUser
 from sweep.slo import did_you_mean
 
 _OURS = f"{LlmUser.__module__}.{LlmUser.__name__}"
@@ -61,6 +62,12 @@ def _classes(path: str, names: Sequence[str]) -> list[str]:
             f"start: {' '.join(own)}"
         )
     chosen = list(names) or own
+    scheduled = next((name for name in chosen if issubclass(found[name], OpenLoopUser)), None)
+    if scheduled is not None:
+        raise _RefusedError(
+            f"class {scheduled} is an open loop, whose pace is no number of users; leave -f out and give levels like "
+            "5/s, or run it with plain locust"
+        )
     idle = next((name for name in chosen if not found[name].tasks), None)
     if idle is not None:
         raise _RefusedError(f"class {idle} has no task; mark a method that calls self.ask(stream=…) with @task")

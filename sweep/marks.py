@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sweep import outdir
-from sweep.clocks import read_clocks
+from sweep.clocks import boot_id, read_clocks
+from sweep.errors import EvidenceError
 from sweep.records import Mark, MarkName, to_line
 from sweep.seal import PrefixSeals
 from sweep.step_files import StepReport
@@ -45,3 +48,17 @@ class MarkFile:
 
     def close(self) -> None:
         self._lines.close()
+
+
+def read_report(out_dir: Path, step: str) -> StepReport | None:
+    """What Locust counted; None when it ended without saying. Raises EvidenceError."""
+    path = out_dir / outdir.locust_json(step)
+    if not path.exists():
+        return None
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=StepReport)
+    except msgspec.DecodeError as error:
+        raise EvidenceError(f"{path}: {error}; the file was damaged") from error
+    if report.boot_id != boot_id():
+        raise EvidenceError(f"{path}: its instants are of another boot")
+    return report

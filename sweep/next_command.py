@@ -9,21 +9,24 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import msgspec
 
 from sweep.finding import Facts, Finding
-from sweep.plan import DEMO_API, WARMUP_FACTOR, Step, SweepPlan, as_json, steps
+from sweep.plan import BLOCKS, DEMO_API, WARMUP_FACTOR, SweepPlan
+from sweep.plan_json import as_json, option
+from sweep.plan_steps import Step, steps
 from sweep.step_table import StepRow
-from sweep.units import duration_text
+from sweep.units import EITHER, duration_text
 
 SPARE = 1.2  # more than the numbers say, for a command that should decide
 EARLY_QUARTER = 4  # a step that has requests enough may close after a quarter of its duration (design §6a)
 # What a run fills in or draws for itself, and what --demo brings of its own.
 OF_THE_RUN = ("out_dir", "seed", "quiet", "target", "levels", "demo", "gateway_pid", "gateway_pid_given", "user_class")
 OF_THE_DEMO = ("model", "gateway_listen")
+_DURATIONS = {option(each.name) for each in fields(SweepPlan) if each.name.endswith("_s")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,15 @@ def _given(plan: SweepPlan, guessed: Collection[str]) -> dict[str, Any]:
     first: dict[str, Any] = {"demo": True} if plan.demo else {"target": plan.target}
     if "target" in guessed and plan.gateway_pid is not None:
         first = {}
-    first["levels"] = ",".join(str(level) for level in plan.levels)
+    first["levels"] = "auto" if plan.is_auto else ",".join(str(level) for level in plan.levels)
+    processes: list[Any] = [f"{name}={form}" for name, form in given.pop("beside_pids", {}).items()]
     if plan.gateway_pid is not None and not plan.demo:
-        first["gateway_pid"] = plan.gateway_pid_given or plan.gateway_pid
+        processes.insert(0, plan.gateway_pid_given or plan.gateway_pid)
+    if processes:
+        first["gateway_pid"] = processes
     if "extra_body" in given:
         given["extra_body"] = msgspec.json.encode(given["extra_body"]).decode()
-    return first | {name: duration_text(v) if isinstance(v, float) else v for name, v in given.items()}
+    return first | {name: duration_text(v) if name in _DURATIONS else v for name, v in given.items()}
 
 
 def _needs(facts: Facts, findings: Sequence[Finding]) -> Iterator[_Need]:
@@ -97,7 +103,7 @@ def _needs(facts: Facts, findings: Sequence[Finding]) -> Iterator[_Need]:
 
 def _covers(finding: Finding, row: StepRow) -> bool:
     return finding.level in (None, row.times.level) and (
-        row.times.mode == "user" or finding.mode in (None, row.times.mode)
+        row.times.mode in EITHER or finding.mode in (None, row.times.mode)
     )
 
 
@@ -110,9 +116,11 @@ def _raised(plan: SweepPlan, needs: Sequence[_Need]) -> dict[str, float | int]:
     duration_s = max((_duration_s(need) for need in longer), default=0.0)
     longest_s = max(duration_s, *(need.window_s for need in needs))
     # Beside its window each step has warm-up, drain and cool-down; a cap may have been the time left of the run.
-    around_s = WARMUP_FACTOR * plan.warmup_s + plan.drain_or_default_s + plan.cooldown_s
+    around_s = WARMUP_FACTOR * plan.lead_s + plan.drain_or_default_s + plan.cooldown_s
     time_s = float(math.ceil(plan.n_steps * (longest_s + around_s)))
-    wanted: dict[str, float | int] = {"duration": duration_s, "max_step": longest_s}
+    # Of the plan; a block has a part of them.
+    share = BLOCKS if plan.beside else 1
+    wanted: dict[str, float | int] = {"duration": share * duration_s, "max_step": share * longest_s}
     if longest_s > max(need.step.max_step_s for need in needs) or any(need.closed_by == "cap" for need in needs):
         wanted["max_time"] = time_s
     wanted["max_requests"] = _cap(plan, "max_requests", {need.step.id: need.n_sent for need in needs})

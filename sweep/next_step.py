@@ -16,7 +16,8 @@ from sweep.level_table import LevelRow
 from sweep.next_command import command, raised
 from sweep.plan import ERROR_LIMIT, SweepPlan
 from sweep.run_gates import MIN_PROBES
-from sweep.slo_gates import CUT_LIMIT
+from sweep.slo_decision import CUT_LIMIT
+from sweep.tenants import can_share, texts_at
 from sweep.units import Level, duration_text
 
 AGAIN = "then the same again"
@@ -29,6 +30,7 @@ ABORTED = {
     "disk": f"make room on the disk of OUT_DIR, {AGAIN}",
     "api_key": f"see why --api-key-cmd gave no key, {AGAIN}",
     "locustfile": f"leave the locustfile as it is until the run has ended, {AGAIN}",
+    "prompts": f"leave the file of --prompts as it is until the run has ended, {AGAIN}",
     "fault": f"report the fault of ours with the files of this run, {AGAIN}",
     "killed": "the same again: this run was killed from outside",
 }
@@ -61,7 +63,16 @@ class _Run(NamedTuple):
         if self.proposed and "slo" not in changed:
             text = f"{text}; with {self.options}"
             changed |= {"slo": [*(slo.text for slo in self.facts.plan.slos), *self.proposed]}
-        return NextStep(text, command(self.facts.plan, self.guessed, changed))
+        return NextStep(text, command(self.facts.plan, self.guessed, self._of_the_search(changed) | changed))
+
+    def _of_the_search(self, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """The level that a search found was asked for by nobody, and its leak cycles may not all have had room."""
+        search = self.facts.search
+        if search is None:
+            return {}
+        bounds = ["auto_max", "auto_steps"] if "levels" in changed else []
+        asked = {"leak_cycles": search.leak_cycles_asked} if search.leak_cycles_asked else {}
+        return dict.fromkeys(bounds if search.was_given else [*bounds, "sustain"]) | asked
 
     @property
     def options(self) -> str:
@@ -79,6 +90,8 @@ def next_step(
         return _after_fail(run)
     if decided == "INCONCLUSIVE":
         return run.again(ABORTED[by]) if by in ABORTED else _undecided(run)
+    if not facts.plan.asks:
+        return NextStep("only a level with load says whether it holds one, like --levels 0,1,2,4", None)
     if proposed:
         text = f"with a latency target, computed from this run: {run.options}"
         return run.again("")._replace(text=text)
@@ -224,23 +237,33 @@ def _between(run: _Run) -> NextStep | None:
     levels = sorted({level for level, _ in run.facts.planned if level.kind == kind and level.value > 0},
                     key=lambda level: level.value)  # fmt: skip
     bad = next((level for level in levels if any(_is_of_the_load(each, level) for each in run.findings)), None)
-    if bad is None or kind != "concurrency":
+    if bad is None:
         return None
     mode = run.facts.modes[0]
     below = [level for level in levels if level.value < bad.value and run.facts.row(level, mode) is not None]
-    low = int(below[-1].value) if below else 0
-    inner = list(range(low + 1, int(bad.value)))
+    low = below[-1].value if below else 0
+    plan = run.facts.plan
+    inner = [level for level in _inner(low, bad) if can_share(plan, level)]
     if not inner:
         return None
-    step = (int(bad.value) - low) / (BETWEEN + 1)
-    if len(inner) > BETWEEN:
-        inner = sorted({round(low + step * number) for number in range(1, BETWEEN + 1)})
-    tried = [*([low] if low else []), *inner, int(bad.value)]
+    tried = [*([below[-1]] if below else []), *inner, bad]
     open_ = any(each.required and each.status == "unknown" and each.level in (None, below[-1]) for each in run.findings
                 ) if below else False
-    held = "none" if not low else f"{low} ({'not decided' if open_ else 'held'})"
+    held = "none" if not below else f"{below[-1]} ({'not decided' if open_ else 'held'})"
     named = ",".join(map(str, tried))
-    return run.again(f"between {held} and {bad} (failed): levels {named}", levels=named, sustain=str(tried[0]))
+    changed = {"tenant": texts_at(plan, tried)} if plan.tenants else {}
+    text = f"between {held} and {bad} (failed): levels {named}"
+    return run.again(text, levels=named, sustain=str(tried[0]), **changed)
+
+
+def _inner(low: float, bad: Level) -> list[Level]:
+    """At most BETWEEN levels below one that failed and above low; whole numbers, of a rate three digits of any."""
+    between = [low + (bad.value - low) * number / (BETWEEN + 1) for number in range(1, BETWEEN + 1)]
+    if bad.kind == "rate":
+        rates = [float(f"{value:.3g}") for value in between]
+        return [Level(value, "rate") for value in rates if low < value < bad.value]
+    values = range(int(low) + 1, int(bad.value))
+    return [Level(value) for value in (values if len(values) <= BETWEEN else sorted({round(each) for each in between}))]
 
 
 def _is_of_the_load(finding: Finding, level: Level) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import resource
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -12,10 +10,11 @@ import click
 
 from sweep.errors import PlanError
 from sweep.gateway_kinds import KINDS
+from sweep.option_types import AUTO, OneOfEnvironment, Parsed, levels, of_targets, pair, parse_json_object
 from sweep.plan import APIS, DEMO_API, DEMO_TARGET, SweepPlan
-from sweep.secret_names import without_keys
+from sweep.search import FIRST, HIGHEST
 from sweep.slo import parse_slo
-from sweep.units import duration_text, parse_duration, parse_level, parse_levels
+from sweep.units import duration_text, parse_duration, parse_level
 
 if TYPE_CHECKING:
     from sweep.plan_file import PlanFile
@@ -23,57 +22,7 @@ if TYPE_CHECKING:
 _MAX_DIGITS = 10
 _PLAN_FILE = "sweep.plan_file"
 _DEFAULTS = {each.name: each.default for each in fields(SweepPlan)}
-
-
-class _Parsed(click.ParamType[Any]):
-    """A value read by one of the plan's parsers; its PlanError becomes the option's."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except PlanError as error:
-            raise click.UsageError(without_keys(str(error))) from error
-
-
-def _parse_json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise PlanError("--extra-body is nested too deep; write an object, like '{\"temperature\": 0}'") from error
-    except ValueError as error:
-        raise PlanError(f"--extra-body is no JSON ({error}); write an object, like '{{\"temperature\": 0}}'") from error
-    if not isinstance(value, dict):
-        raise PlanError("--extra-body: write a JSON object, like '{\"temperature\": 0}'")
-    return value
-
-
-def _pair(option: str, example: str) -> dict[str, Any]:
-    """NAME=VALUE, each name once. What was written is not repeated: it may be a secret in the wrong place."""
-
-    def parse(text: str) -> tuple[str, str]:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise PlanError(f"{option}: write it like {option} {example}")
-        return name, value
-
-    def once(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str], ...]) -> Any:
-        names = [name for name, _ in given]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise click.UsageError(f"{option} {without_keys(twice)} is given twice; drop one")
-        return given
-
-    return {"type": _Parsed("NAME=VALUE", parse), "callback": once, "multiple": True}
-
-
-def _levels(text: str) -> Any:
-    return parse_levels(text, fd_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+_TABLES = ("labels", "headers", "headers_plain", "beside", "beside_models", "beside_key_envs")
 
 
 def _take_plan_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
@@ -92,9 +41,11 @@ def plan_file_of(ctx: click.Context) -> Mapping[str, str] | None:
 
 
 # A longer number stays a text: Python reads none of thousands of digits.
-_PROCESS = _Parsed("PROCESS", lambda text: int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else text)
-_DURATION = _Parsed("DURATION", parse_duration)
-_JSON = _Parsed("JSON", _parse_json_object)
+_PROCESS = OneOfEnvironment(
+    "PROCESS", lambda text: int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else text
+)
+_DURATION = Parsed("DURATION", parse_duration)
+_JSON = Parsed("JSON", parse_json_object)
 
 
 def _option(*names: str, field: str, help: str, **settings: Any) -> Callable[[Any], Any]:
@@ -111,9 +62,11 @@ _RUN_OPTIONS = (
     click.option("--plan", expose_value=False, is_eager=True, callback=_take_plan_file, metavar="FILE",
                  help="TOML file of these options, long names with _; a flag wins over the environment, that over the "
                       "file. Relative paths in it count from the working folder. See `ha-sweep plan init`."),
-    click.option("--levels", type=_Parsed("LEVELS", _levels), metavar="1,2,4,8",
-                 help="Requests in flight, one step a level and mode; with -f users, one step a level; required."),
-    _option("--sustain", field="sustain", type=_Parsed("LEVEL", parse_level),
+    click.option("--levels", type=Parsed("LEVELS", levels), metavar="1,2,4,8|5/s,10/s|auto",
+                 help="Requests in flight, or arrivals a second like 5/s, one step a level and mode; 0 observes "
+                      "without load; with -f users, one step a level; required. auto: the highest that meets every "
+                      "--slo is searched for, doubling from --sustain or 1."),
+    _option("--sustain", field="sustain", type=Parsed("LEVEL", parse_level),
             help="Level production needs; levels above it explore. [default: the highest]"),
     click.option("--target", default=None, metavar="URL",
                  help="Where clients send requests, like http://127.0.0.1:8080. [default: the port of --gateway-pid]"),
@@ -122,7 +75,7 @@ _RUN_OPTIONS = (
     _option("--api", field="api", metavar="|".join(APIS),
             help="API to speak. [default: the one the target speaks]"),
     _option("--model", field="model", help="Model to ask for. [default: the only one the target lists]"),
-    _option("--mode", field="mode", type=click.Choice(["both", "stream", "nonstream"]),
+    _option("--mode", field="mode", type=click.Choice(["both", "stream", "nonstream", "mixed"]),
             help="Answers to ask for; with -f the tasks say it."),
     _option("--duration", field="duration_s", type=_DURATION, help="Least time of a step's measured window."),
     _option("--max-step", field="max_step_s", type=_DURATION,
@@ -135,11 +88,13 @@ _RUN_OPTIONS = (
     _option("--max-tokens", field="max_tokens", type=int, help="Output tokens asked for."),
     _option("--prompt-tokens", field="prompt_tokens", type=int, help="Prompt tokens aimed at."),
     _option("--extra-body", field="extra_body", type=_JSON, help="More keys of the request body, as a JSON object."),
-    click.option("--slo", "slos", type=_Parsed("SLO", parse_slo), multiple=True,
+    click.option("--slo", "slos", type=Parsed("SLO", parse_slo), multiple=True,
                  help="Objective, like 'stream.ttft_ms.p95<=500' or 'error_ratio<=0.5%@8'; repeatable, all must hold."),
     _option("--gateway-pid", field="gateway_pid", type=_PROCESS, envvar="GATEWAY_PID", show_envvar=True,
-            metavar="N|port:N|pidfile:PATH|unit:NAME|container:ID",
-            help="Process to watch; without it the verdict is about the client's side only."),
+            multiple=True, callback=of_targets("beside_pids"),
+            metavar="[NAME=]N|port:N|pidfile:PATH|unit:NAME|container:ID",
+            help="Process to watch; without it the verdict is about the client's side only. NAME=… is that of a "
+                 "--beside; repeatable."),
     _option("--out-dir", field="out_dir", envvar="OUT_DIR", show_envvar=True,
             help="Folder for the evidence; must be new or empty. [default: out/<UTC time>-<name>]"),
     _option("--name", field="name", help="Name of the run, part of file names."),
@@ -169,12 +124,12 @@ _RUN_OPTIONS = (
     click.option("--quiet", is_flag=True, help="Only the verdict, why, and the report's path."),
     _option("--gateway", field="gateway", metavar="|".join(kind.name for kind in KINDS),
             help="Kind of gateway: fills in its API and paths; other options win."),
-    click.option("--label", "labels", **_pair("--label", "team=search"), metavar="KEY=VALUE",
+    click.option("--label", "labels", **pair("--label", "team=search"), metavar="KEY=VALUE",
                  help="Recorded with the run and shown in the report; repeatable."),
-    click.option("--header", "headers", **_pair("--header", "X-Team=TEAM_TOKEN"), metavar="NAME=ENV",
+    click.option("--header", "headers", **pair("--header", "X-Team=TEAM_TOKEN"), metavar="NAME=ENV",
                  help="Header to send; its value is read from the environment variable ENV, never recorded; "
                       "repeatable."),
-    click.option("--header-plain", "headers_plain", **_pair("--header-plain", "X-Team=search"), metavar="NAME=VALUE",
+    click.option("--header-plain", "headers_plain", **pair("--header-plain", "X-Team=search"), metavar="NAME=VALUE",
                  help="Header to send whose value is no secret; recorded; repeatable."),
     _option("--key-style", field="key_style", metavar="bearer|x-api-key|NAME", help="Header that carries the API key."),
     _option("--api-key-cmd", field="api_key_cmd", metavar="CMD",
@@ -192,6 +147,43 @@ _RUN_OPTIONS = (
                  help="Response header to keep in the records; repeatable."),
     _option("--quiet-check", field="quiet_check_s", type=_DURATION,
             help="Time to look, before the first request, whether someone else uses the target; 0 and --demo: none."),
+    _option("--arrivals", field="arrivals", type=click.Choice(["poisson", "constant"]),
+            help="Spacing of levels like 5/s: drawn from the seed, or even."),
+    _option("--stream-share", field="stream_share", type=float,
+            help="Share of streaming requests in --mode mixed, 0 to 1."),
+    _option("--think-time", field="think_time_s", type=_DURATION,
+            help="Pause of each user between two requests; levels like 5/s have none."),
+    _option("--ramp", field="ramp_s", type=_DURATION,
+            help="Time over which a step's users start, or its rate grows. [default: half of --warmup]"),
+    _option("--cancel-ratio", field="cancel_ratio", type=float,
+            help="Share of the requests whose client leaves before the answer ends, 0 to 1."),
+    click.option("--cancel-at", "cancel_at", multiple=True,
+                 type=click.Choice(["before_first", "mid_stream", "nonstream"]),
+                 help="When such a client leaves; repeatable. [default: all that the mode has]"),
+    click.option("--no-keepalive", is_flag=True, help="A new connection for every request."),
+    _option("--auto-max", field="auto_max", type=Parsed("LEVEL", lambda text: levels(text)[0]),
+            help=f"Highest level that --levels auto may try. [default: {HIGHEST}]"),
+    _option("--auto-steps", field="auto_steps", type=int, help="Levels that --levels auto may try in all."),
+    _option("--leak-cycles", field="leak_cycles", type=int,
+            help="Further cycles of the sustained level alone, for the leak rule."),
+    click.option("--tenant", "tenants", multiple=True, metavar="NAME=ENV[:WEIGHT]|NAME=ENV@N,N,…",
+                 help="Tenant whose key the variable ENV holds; its share of every level by weight, or its own number "
+                      "at each level; repeatable."),
+    _option("--prompts", field="prompts", metavar="FILE",
+            help='Prompts to send, one JSON object a line: {"prompt": …} or {"messages": […]}.'),
+    _option("--shared-prefix", field="shared_prefix", type=int,
+            help="Prompt tokens that every request begins with, for gateways that cache prefixes."),
+    click.option("--beside", "beside", **pair("--beside", "direct=http://127.0.0.1:9000"), metavar="NAME=URL",
+                 help="Another target that gets every step too, in turns with the first; repeatable."),
+    click.option("--beside-model", "beside_models", **pair("--beside-model", "direct=llama3"), metavar="NAME=MODEL",
+                 help="Its model, if not --model; repeatable."),
+    click.option("--beside-key-env", "beside_key_envs", **pair("--beside-key-env", "direct=UPSTREAM_KEY"),
+                 metavar="NAME=ENV", help="Variable with its API key, if not --api-key-env; repeatable."),
+    _option("--processes", field="processes", type=int, help="Load processes on this machine."),
+    _option("--expect-workers", field="expect_workers", type=int,
+            help="Load processes of `ha-sweep worker` on other machines to wait for."),
+    _option("--master-bind", field="master_bind", metavar="HOST[:PORT]",
+            help="Where those workers connect. [default: this machine only]"),
     click.option("--demo", is_flag=True, help="Run against the embedded gateway."),
 )
 # fmt: on
@@ -211,13 +203,24 @@ def plan_of(ctx: click.Context, given: Mapping[str, Any]) -> SweepPlan:
         kept = {"api": DEMO_API, **kept, "target": DEMO_TARGET}
     elif "target" not in kept:
         raise PlanError("no target; give --target http://HOST:PORT of the gateway, or --demo")
-    return SweepPlan(**kept)
+    return SweepPlan(**_with_search(kept))
+
+
+def _with_search(kept: dict[str, Any]) -> dict[str, Any]:
+    """The fields of --levels auto: its first level, which production needs or is 1, and its highest."""
+    if kept["levels"] == AUTO:
+        first = kept.get("sustain", FIRST)
+        return kept | {"levels": (first,), "auto_max": kept.get("auto_max", HIGHEST)}
+    for name in ("auto_max", "auto_steps"):
+        if name in kept:
+            raise PlanError(f"--{name.replace('_', '-')} is of --levels auto; leave it out, or write --levels auto")
+    return kept
 
 
 def plan_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of SweepPlan; what was not given is left out."""
     kept = {name: value for name, value in given.items() if value is not None and value != ()}
-    for field in ("labels", "headers", "headers_plain"):
+    for field in _TABLES:
         if field in kept:
             kept[field] = dict(kept[field])
     return kept

@@ -41,6 +41,8 @@ def _of_step(facts: Facts, gate: Gate, step: StepRow, share: Share) -> Finding:
     exploring = facts.plan.is_exploring(step.times.level)
     why = share.invalid_why if share.invalid_why is not None else step.invalid_why
     status: Status = "pass" if why is None else "unknown"
+    if step.times.level.value == 0 and step.invalid_why is None and why is not None:
+        status = "warn"  # what it observed is the others' load
     if share.is_removed:
         status, why = "unknown", why or share.why
     elif share.share is None:

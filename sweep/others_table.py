@@ -122,9 +122,9 @@ def others_of(ev: Evidence, rows: Sequence[StepRow]) -> Others:
 
 
 def marked(rows: Sequence[StepRow], others: Others) -> tuple[StepRow, ...]:
-    """The rows, invalid where others' traffic makes them so."""
+    """The rows, invalid where others' traffic makes them so; all traffic of a step that only observes is others'."""
     shares = {share.step: share.invalid_why for share in others.during}
-    return tuple(replace(row, others_why=shares.get(row.times.step)) for row in rows)
+    return tuple(replace(row, others_why=shares.get(row.times.step)) if row.times.level.value else row for row in rows)
 
 
 class _Read(NamedTuple):

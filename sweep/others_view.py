@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweep import wording
-from sweep.view import Cell, Table, plain
+from sweep.cells import Cell, Table, plain
 
 Json = Mapping[str, Any]
 

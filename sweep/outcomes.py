@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from sweep.dialects import FAILED_FINISH, NOTHING, BadBodyError
 from sweep.error_bodies import read_error
@@ -39,10 +40,14 @@ def conclude(exchange: Exchange, ending: Ending) -> Conclusion:
     Completes the exchange: the end of the body may still finish an event or, without streaming, is the answer.
     """
     status = exchange.status
-    if exchange.echoes_another():
+    if ending == "cut" and exchange.ended:
+        ending = "complete"  # the step ended between the last byte and the user's waking
+    if _echoes_another(exchange):
         return Conclusion("bad_body", "cross_talk", "the answer's X-Request-Id is that of another request of ours")
     if exchange.is_terminal() and status is not None and 200 <= status < 300:
         return _terminal(exchange)
+    if ending == "left" and exchange.bad is None and (status is None or 200 <= status < 300):
+        return Conclusion("left")  # of a refusal that had begun, the status is known
     if ending in ("cut", "connect"):
         return Conclusion("cut" if ending == "cut" else "connect", None, exchange.trouble)
     if status is None:
@@ -53,9 +58,20 @@ def conclude(exchange: Exchange, ending: Ending) -> Conclusion:
         return Conclusion("bad_body", None, exchange.bad)
     if ending in ("reset", "timeout", "stalled"):
         return Conclusion(_WITHOUT_STATUS[ending], None, exchange.trouble)
-    if ending == "eof" and not exchange.ends_by_eof():
+    if ending == "eof" and not ends_by_eof(exchange):
         return Conclusion("truncated", None, "the connection closed inside the body")
     return _whole_body(exchange)
+
+
+def ends_by_eof(exchange: Exchange) -> bool:
+    """The body has neither a length nor chunks: the connection's end is its end."""
+    return "content-length" not in exchange.headers and not exchange.is_chunked()
+
+
+def _echoes_another(exchange: Exchange) -> bool:
+    """The answer names another request of this process: the path mixed two up."""
+    echoed, ours = exchange.headers.get("x-request-id"), exchange.request_id
+    return echoed is not None and echoed != ours and echoed.startswith(ours.rpartition("-")[0] + "-")
 
 
 _WITHOUT_STATUS: dict[Ending, Outcome] = {
@@ -73,7 +89,7 @@ def _whole_body(exchange: Exchange) -> Conclusion:
     else:
         body = b"".join(exchange.body)
         try:
-            carried = exchange.dialect.read_body(body, exchange.answer)
+            carried = exchange.dialect.read_body(body, exchange.answer, exchange.asked)
         except BadBodyError as error:
             return Conclusion("bad_body", str(error), body[:4096].decode("utf-8", "replace"))
         exchange.carried_whole = carried != NOTHING
@@ -114,11 +130,25 @@ def http_error(status: int, headers: Mapping[str, str], body: bytes) -> tuple[Ou
     """(outcome, code, text) of an answer whose status is not 2xx."""
     code, text = read_error(body)
     if 300 <= status < 400:
-        return "bad_body", "redirect", "redirected; give --target the address it redirects to"
+        where = _redirected_to(headers.get("location", ""))
+        return "bad_body", "redirect", f"redirected{where}; give --target the address it redirects to"
     refused = refusal(status, headers, code, text)
     if refused is not None:
         return refused, code, text
     return ("http_4xx" if status < 500 else "http_5xx"), code, text
+
+
+def _redirected_to(location: str) -> str:
+    """` to https://host:1`, or ` on the same host`; what else an address holds may be a secret."""
+    try:
+        url = urlsplit(location)
+        port = "" if url.port is None else f":{url.port}"
+    except ValueError:
+        return ""
+    if url.hostname is None:
+        return " on the same host" if location else ""
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    return f" to {url.scheme or 'http'}://{host}{port}"
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

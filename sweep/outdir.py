@@ -37,6 +37,11 @@ PLOTS = "plots"
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
+def samples_file(target: str | None) -> str:
+    """Samples of a target beside the first one have a file of their own."""
+    return SAMPLES if target is None else f"samples.{target}.jsonl"
+
+
 def requests_file(step: str, worker: str) -> str:
     return f"{REQUESTS}/{step}.{worker}.jsonl"
 

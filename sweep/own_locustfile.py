@@ -22,7 +22,8 @@ from sweep.children import Child
 from sweep.errors import PlanError, RunError
 from sweep.plan import SweepPlan
 
-_OURS = {"stream": "streaming.py", "nonstream": "nonstreaming.py"}
+_OURS = {"stream": "streaming.py", "nonstream": "nonstreaming.py", "mixed": "by_share.py"}
+_OPEN_LOOP = "arrivals.py"  # of a level like 5/s, in any mode
 _CHECK_S = 60.0
 _MAX_REFUSAL = 400  # an exception's text is of any length
 
@@ -75,10 +76,11 @@ def checked(plan: SweepPlan) -> SweepPlan:
     return replace(plan, user_classes=tuple(found["classes"]))
 
 
-def arguments(plan: SweepPlan, mode: str) -> tuple[str, ...]:
-    """Locust's options that name the file, and the classes of an own one."""
+def arguments(plan: SweepPlan, mode: str, kind: str = "concurrency") -> tuple[str, ...]:
+    """Locust's options that name the file, and the classes of an own one. kind: of the step's level."""
     if plan.locustfile is None:
-        return "-f", str(outdir.data_folder("locustfiles") / _OURS[mode])
+        ours = _OPEN_LOOP if kind == "rate" else _OURS[mode]
+        return "-f", str(outdir.data_folder("locustfiles") / ours)
     return "-f", str(Path(plan.locustfile).absolute()), *plan.user_classes
 
 

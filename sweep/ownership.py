@@ -132,6 +132,14 @@ def comm(pid: int, proc: Path = _PROC) -> str | None:
         return None
 
 
+def command_line(pid: int, proc: Path = _PROC) -> bytes | None:
+    """To compare two processes by, never to keep (it may hold secrets); None when it is gone."""
+    try:
+        return (proc / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return None
+
+
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Words of 32 bits, each in host byte order (little-endian on every machine this runs on)."""
     words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]

@@ -17,7 +17,8 @@ from typing import Any
 import click
 
 from sweep.errors import PlanError
-from sweep.plan import SweepPlan, option
+from sweep.plan import SweepPlan
+from sweep.plan_json import option
 from sweep.secret_names import without_keys
 from sweep.wording import visible
 

@@ -15,9 +15,11 @@ import click
 from sweep import refusals
 from sweep.errors import PlanError
 from sweep.options import plan_fields
-from sweep.plan import Level, SweepPlan, as_json, duration_text, option, parse_duration
+from sweep.plan import Level, SweepPlan, duration_text, parse_duration
+from sweep.plan_json import as_json, option
 
 _WIDTH = 110
+_TABLES = {each.name for each in fields(SweepPlan) if each.default_factory is dict}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ANY_TARGET = "http://127.0.0.1:1"
 _WRITTEN = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)  # not the environment
@@ -31,10 +33,14 @@ _HEAD = (
 
 def checked_plan_text(context: click.Context, given: Mapping[str, Any]) -> str:
     """The file of what flags, and a plan file, gave to the command. Raises PlanError for what `run` would refuse."""
-    kept = {name: value for name, value in given.items() if context.get_parameter_source(name) in _WRITTEN}
+    # beside_pids: of the option --gateway-pid too
+    sources = {name: context.get_parameter_source("gateway_pid" if name == "beside_pids" else name) for name in given}
+    kept = {name: value for name, value in given.items() if sources[name] in _WRITTEN}
     content = plan_fields(kept)
     # Another form of the PID than its number is resolved when the run starts.
     checked = {k: v for k, v in content.items() if k != "gateway_pid" or isinstance(v, int)}
+    if "levels" not in checked:
+        checked.pop("tenants", None)  # whether the levels can be shared out is not known yet
     refusals.check(_completed(checked), target_is_given="target" in checked)
     return plan_text(content, context.command.params)
 
@@ -53,7 +59,10 @@ def plan_text(given: Mapping[str, Any], parameters: Sequence[click.Parameter]) -
             continue
         key = option(field)
         lines += ["", *_comment(_help(parameter))]
-        if field in given and given[field] is not False:
+        if field == "gateway_pid" and given.get("beside_pids"):
+            named = [f"{name}={form}" for name, form in given["beside_pids"].items()]
+            lines.append(f"{key} = {_toml([*([given[field]] if field in given else []), *named], key)}")
+        elif field in given and given[field] is not False:
             lines.append(f"{key} = {_toml(_natural(field, content[key]), key)}")
         else:
             lines.append(f"# {key} = {_default(field, defaults[field], parameter)}")
@@ -89,7 +98,7 @@ def _comment(text: str) -> Iterator[str]:
 
 def _default(field: str, default: object, parameter: click.Parameter) -> str:
     """As the file would spell it; an option without a default shows the form of its value."""
-    if field in ("labels", "headers", "headers_plain", "extra_body"):
+    if field in _TABLES:
         return "{}"
     if parameter.multiple or parameter.nargs == -1:
         return "[]"

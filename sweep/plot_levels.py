@@ -16,7 +16,7 @@ from sweep.slo import Slo, parse_slo
 Json = Mapping[str, Any]
 
 STATS = (("p50", LINES[0], "o"), ("p95", LINES[1], "s"))
-MODE_MARKER = {"stream": "o", "nonstream": "s", "user": "^"}
+MODE_MARKER = {"stream": "o", "nonstream": "s", "mixed": "^", "user": "^"}
 LATENCIES = (("ttft_ms", "Time to first token"), ("e2e_ms", "End to end"))
 
 
@@ -63,9 +63,9 @@ def throughput(evidence: Evidence, result: Json) -> str | None:
     for axis, (key, title, factor) in zip(axes, shown, strict=True):
         axis.set_title(title)
         for mode in _modes(rows):
-            points = [(_place(rows, row), row) for row in rows if row["mode"] == mode and _known(row, key) is not None]
-            xs, ys = [x for x, _ in points], [_number(row[key]["v"]) * factor for _, row in points]
-            _band(axis, xs, [row[key] for _, row in points], MODE_COLOUR[mode], factor)
+            points = _points(rows, mode, key, None)
+            xs, ys = [x for x, _ in points], [_number(value.get("v")) * factor for _, value in points]
+            _band(axis, xs, [value for _, value in points], MODE_COLOUR[mode], factor)
             axis.plot(xs, ys, color=MODE_COLOUR[mode], marker=MODE_MARKER[mode], label=mode,
                       linestyle=LINES[0] if mode == "stream" else LINES[1])  # fmt: skip
             words.append(f"{title}, {mode}: {_said(rows, mode, key, None, factor)}.")
@@ -101,16 +101,31 @@ def _place(rows: Sequence[Json], row: Json) -> int:
 
 def _curve(axis: Any, rows: Sequence[Json], mode: str, key: str, stat: str, line: Any, marker: str) -> list[int]:
     """Draws one percentile of one mode; returns the places where it is infinite."""
-    points = [(_place(rows, row), row[key][stat]) for row in rows if row["mode"] == mode and row[key].get(stat)]
-    xs, ys = [x for x, _ in points], [_number(value["v"]) for _, value in points]
+    points = _points(rows, mode, key, stat)
+    xs, ys = [x for x, _ in points], [_number(value.get("v")) for _, value in points]
     finite = [y if math.isfinite(y) else math.nan for y in ys]
     axis.plot(xs, finite, color=MODE_COLOUR[mode], linestyle=line, marker=marker, label=f"{mode} {stat}",
               markerfacecolor=MODE_COLOUR[mode] if stat == "p50" else "none")  # fmt: skip
     _band(axis, xs, [value for _, value in points], MODE_COLOUR[mode])
-    return [x for x, y in zip(xs, ys, strict=True) if math.isinf(y)]
+    return [int(x) for x, y in zip(xs, ys, strict=True) if math.isinf(y)]
 
 
-def _band(axis: Any, xs: Sequence[int], values: Sequence[Json], colour: str, factor: float = 1.0) -> None:
+def _points(rows: Sequence[Json], mode: str, key: str, stat: str | None) -> list[tuple[float, Json]]:
+    """(place, value) of a curve. Between requests in flight and rates it is broken, by a value without a number."""
+    points: list[tuple[float, Json]] = []
+    kind = None
+    for row in rows:
+        value = row.get(key) if stat is None else (row.get(key) or {}).get(stat)
+        if row["mode"] != mode or not value or (stat is None and value.get("v") is None):
+            continue
+        if kind not in (None, row["kind"]):
+            points.append((_place(rows, row) - 0.5, {}))
+        kind = row["kind"]
+        points.append((_place(rows, row), value))
+    return points
+
+
+def _band(axis: Any, xs: Sequence[float], values: Sequence[Json], colour: str, factor: float = 1.0) -> None:
     """The bounds of each value as a band; one that is unknown or infinite ends the band."""
     lo = [_number(value.get("lo")) * factor for value in values]
     hi = [_number(value.get("hi")) * factor for value in values]
@@ -161,7 +176,8 @@ def _levels_axis(axis: Any, rows: Sequence[Json], key: str | None) -> None:
     axis.set_xlim(-0.35, len(names) - 0.65)
     axis.grid(visible=False, axis="x")
     if key:
-        kind = "requests per s" if rows and rows[0]["kind"] == "rate" else "requests in flight"
+        names_of = {"concurrency": "requests in flight", "rate": "arrivals per s"}
+        kind = " or ".join(name for each, name in names_of.items() if any(row["kind"] == each for row in rows))
         modes = " · ".join(_modes(rows))
         axis.set_xlabel(f"level, {kind} (n: {modes})")
 

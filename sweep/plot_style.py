@@ -39,7 +39,7 @@ DARK = {
     PURPLE: "#df9fcd", SKY: "#86d3e8", BROWN: "#dcbb5c", BAD: "#ff8f86",
 }  # fmt: skip
 
-MODE_COLOUR = {"stream": BLUE, "nonstream": ORANGE, "user": GREEN}
+MODE_COLOUR = {"stream": BLUE, "nonstream": ORANGE, "mixed": GREEN, "user": GREEN}
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, BROWN)
 LINES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")

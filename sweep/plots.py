@@ -17,6 +17,7 @@ class Plot(NamedTuple):
     """One drawing: `draw` gives its SVG, or None when the evidence holds nothing to draw.
 
     section: of the report, where it stands. title, nothing: what the page says instead of it, and why.
+    of_tokens: left out for an API that generates none.
     """
 
     name: str
@@ -24,12 +25,13 @@ class Plot(NamedTuple):
     section: str
     title: str
     nothing: str
+    of_tokens: bool = False
 
 
 def draw(ev: Evidence, result: Mapping[str, Any]) -> list[Drawing]:
     """Every plot, in the order of the report, drawn or with the reason why not. The same evidence, the same bytes."""
     with plot_style.style():
-        return [_drawing(plot, plot.draw(ev, result)) for plot in PLOTS]
+        return [_drawing(plot, plot.draw(ev, result)) for plot in _possible(result)]
 
 
 def draw_or_say_why(ev: Evidence | None, result: Mapping[str, Any]) -> list[Drawing]:
@@ -37,13 +39,18 @@ def draw_or_say_why(ev: Evidence | None, result: Mapping[str, Any]) -> list[Draw
     if ev is None:
         return [_drawing(plot, None, "the evidence is invalid") for plot in PLOTS]
     drawn = []
-    for plot in PLOTS:
+    for plot in _possible(result):
         try:
             with plot_style.style():
                 drawn.append(_drawing(plot, plot.draw(ev, result)))
         except Exception as error:  # noqa: BLE001 - an operator whose run was long would lose the whole report
             drawn.append(_drawing(plot, None, f"a fault of ours, {error!r}"))
     return drawn
+
+
+def _possible(result: Mapping[str, Any]) -> list[Plot]:
+    has_tokens = result["target"].get("dialect", {}).get("has_tokens", True)
+    return [plot for plot in PLOTS if has_tokens or not plot.of_tokens]
 
 
 def _drawing(plot: Plot, svg: str | None, why: str | None = None) -> Drawing:
@@ -54,7 +61,7 @@ def _drawing(plot: Plot, svg: str | None, why: str | None = None) -> Drawing:
 PLOTS = (
     Plot("latency", latency, "levels", "Latency by level", "no level has a percentile"),
     Plot("ttft_dist", ttft_distribution, "levels", "The TTFT distribution",
-         "no streaming request of a window produced a token"),
+         "no streaming request of a window produced a token", of_tokens=True),
     Plot("throughput", throughput, "levels", "Throughput by level", "no level completed a request"),
     Plot("process", process, "process", "The gateway over time", "no sample of its process lies in the run"),
 )  # fmt: skip

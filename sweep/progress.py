@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweep.follow import GatewayProgress, StepProgress
-from sweep.plan import Step
+from sweep.plan_steps import Step
 
 
 @dataclass(frozen=True, slots=True)

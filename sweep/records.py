@@ -26,6 +26,7 @@ FAILED = (
 )  # fmt: skip
 NOT_THE_TARGETS = ("left", "cut")
 UNFIRED = (*NOT_THE_TARGETS, "cancelled")  # their wait ended by an exception: Locust's statistics do not hold them
+PREFLIGHT = "preflight"  # step of the requests before the load; of a target beside the first: preflight.NAME
 KEY_REFUSED = (401, 403)  # status of an answer that may be about our key rather than about the request
 OUTCOMES: tuple[str, ...] = ("ok", *REJECTED, *FAILED, *NOT_THE_TARGETS)
 # A closed-loop user waits after these: an instant 503 otherwise draws over a thousand requests a second (design §6a).
@@ -96,6 +97,10 @@ class Record(msgspec.Struct, kw_only=True):
     model_served: Annotated[str | None, column("", "model the answer names")] = None
     finish: Annotated[str | None, column("", "finish reason the answer names")] = None
     load_ns: Annotated[int | None, column("ns", "model load time the server reports (Ollama)")] = None
+    prompt_eval_ns: Annotated[int | None, column("ns", "prefill time the server reports (Ollama)")] = None
+    eval_ns: Annotated[int | None, column("ns", "decoding time the server reports (Ollama)")] = None
+    total_ns: Annotated[int | None, column("ns", "total time the server reports (Ollama)")] = None
+    left_at: Annotated[str | None, column("", "where our own cancel came: before_first, mid_stream, nonstream")] = None
     server_id: Annotated[str | None, column("", "the server's own id of the request")] = None
     attempts: Annotated[int | None, column("", "upstream attempts, from an allow-listed header")] = None
     backend: Annotated[str | None, column("", "upstream that answered, from an allow-listed header")] = None
@@ -117,6 +122,11 @@ class GeneratorLine(msgspec.Struct, kw_only=True):
     connections: Annotated[int, column("", "open connections")]
     users: Annotated[int, column("", "users alive")]
     start_lag_p99_ms: Annotated[float | None, column("ms", "lateness of starts (open loop only)")] = None
+    achieved_ratio: Annotated[float | None, column("ratio", "users alive / level; open loop: started / due")] = None
+    ports: Annotated[int | None, column("", "ephemeral ports of this machine")] = None
+    ports_left: Annotated[int | None, column("", "of these, free for another connection to the target")] = None
+    ports_why: Annotated[str | None, column("", "why that is unknown")] = None
+    t_master_ns: Annotated[int | None, column("ns", "the master's clock when it came; null: its own machine")] = None
 
 
 class HealthLine(msgspec.Struct, kw_only=True):

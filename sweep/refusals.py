@@ -13,10 +13,16 @@ from dataclasses import fields
 from urllib.parse import urlsplit
 
 from sweep.access_refusals import check_access, check_tls
+from sweep.beside_refusals import check_beside
+from sweep.crew_refusals import check_crew
 from sweep.errors import PlanError
 from sweep.plan import APIS, SINGULAR, SweepPlan, duration_text
+from sweep.plan_steps import steps
+from sweep.search_refusals import check_search
+from sweep.sender_refusals import check_senders
 from sweep.slo import Slo, did_you_mean
 from sweep.subject import check_kept_headers, check_subject
+from sweep.tenants import driven
 
 # Same as outdir.NAME, which would bring tempfile and its 10 ms into `--help`; a test compares them.
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -33,7 +39,10 @@ RESERVED_BODY = {
     "model": "use --model",
     "messages": "use --prompt-tokens",
     "prompt": "use --prompt-tokens",
+    "input": "use --prompt-tokens",
+    "state": "use --prompt-tokens",
     "max_tokens": "use --max-tokens",
+    "max_output_tokens": "use --max-tokens",
     "store": "the tool asks no server to keep anything",
 }
 
@@ -41,7 +50,9 @@ _POSITIVE = (
     "duration_s", "max_step_s", "timeout_s", "connect_timeout_s", "first_byte_timeout_s", "idle_timeout_s",
     "load_timeout_s", "max_time_s", "cycles", "max_tokens", "prompt_tokens", "max_requests", "max_output_tokens",
 )  # fmt: skip
-_NOT_NEGATIVE = ("warmup_s", "drain_s", "cooldown_s", "quiet_check_s")
+_NOT_NEGATIVE = (
+    "warmup_s", "drain_s", "cooldown_s", "quiet_check_s", "think_time_s", "ramp_s", "leak_cycles",
+)  # fmt: skip
 
 
 def check(plan: SweepPlan, *, target_is_given: bool = True) -> None:
@@ -52,15 +63,22 @@ def check(plan: SweepPlan, *, target_is_given: bool = True) -> None:
     _check_texts(plan)
     _check_numbers(plan)
     _check_levels(plan)
+    check_search(plan)
     _check_labels(plan)
     _check_words(plan)
     _check_target(plan)
+    check_beside(plan)
+    for name, url in plan.beside.items():
+        _check_url(plan, f"--beside {name}", url)
+    hosts = [urlsplit(url).hostname or "" for url in (plan.target, *plan.beside.values())]
+    check_crew(plan, target_is_loopback=any(map(is_loopback, hosts)) and not plan.demo)
     check_access(plan)
     if target_is_given:
         check_tls(plan)
     _check_body(plan)
     check_subject(plan.subject, plan.subject_digest)
     check_kept_headers(plan.keep_headers)
+    check_senders(plan)
     for slo in plan.slos:
         _check_slo(plan, slo)
     _check_bounds(plan)
@@ -110,6 +128,8 @@ def _check_numbers(plan: SweepPlan) -> None:
         raise PlanError(f"--duration {duration_text(plan.duration_s)} is longer than --max-step {longest}; raise it")
     if plan.warmup_s > plan.max_step_s:
         raise PlanError(f"--warmup {duration_text(plan.warmup_s)} is longer than --max-step {longest}; shorten it")
+    if plan.lead_s > plan.max_step_s:
+        raise PlanError(f"--ramp {duration_text(plan.lead_s)} is longer than --max-step {longest}; shorten it")
 
 
 def _check_levels(plan: SweepPlan) -> None:
@@ -118,6 +138,15 @@ def _check_levels(plan: SweepPlan) -> None:
         raise PlanError("no level given; write them with commas: --levels 1,2,4,8")
     if plan.sustain is not None and plan.sustain not in plan.levels:
         raise PlanError(f"--sustain {plan.sustain} is not among --levels {tested}; add it there or choose one of them")
+    if plan.sustain is not None and plan.sustain.value == 0 and plan.asks:
+        raise PlanError("--sustain 0: level 0 asks nothing; name a level with load")
+    rate = next((level for level in plan.levels if level.kind == "rate"), None)
+    if rate is not None and plan.locustfile is not None:
+        raise PlanError(f"level {rate}: the tasks of -f {plan.locustfile} set their own pace; give numbers of users")
+    if plan.think_time_s and not any(level.kind == "concurrency" and level.value for level in plan.levels):
+        raise PlanError("--think-time: arrivals do not wait for anybody; give levels of requests in flight, or drop it")
+    if plan.slos and not plan.asks:
+        raise PlanError(f"SLO {plan.slos[0].text!r}: level 0 asks nothing; add a level with load, or drop the SLO")
 
 
 def _check_words(plan: SweepPlan) -> None:
@@ -147,9 +176,6 @@ def _check_labels(plan: SweepPlan) -> None:
 
 
 def _check_target(plan: SweepPlan) -> None:
-    host, port = _host_and_port(plan.target)
-    if port == 0 and not plan.demo:
-        raise PlanError(f"--target {plan.target}: port 0 is none; give the port the gateway listens on")
     if plan.gateway_listen is not None:
         match = _LISTEN.fullmatch(plan.gateway_listen)
         if match is None or not 0 < int(match[2]) < 65536:
@@ -157,28 +183,37 @@ def _check_target(plan: SweepPlan) -> None:
     agreed = plan.acknowledge_load
     if agreed is not None and not re.fullmatch(r"\s*[^\s:][^:]*:.*\S.*", agreed):
         raise PlanError('--acknowledge-load: write who agreed to the load and why, like "ops on call: release 1.4"')
+    _check_url(plan, "--target", plan.target)
+
+
+def _check_url(plan: SweepPlan, option: str, target: str) -> None:
+    """Where load is to be sent, and that somebody agreed to it."""
+    host, port = _host_and_port(target, option)
+    if port == 0 and not (plan.demo and target == plan.target):
+        raise PlanError(f"{option} {target}: port 0 is none; give the port the gateway listens on")
     missing = []
     if host not in [allowed.strip("[]").lower() for allowed in plan.allow_hosts]:
         missing.append(f"--allow-host {host}")
-    if agreed is None:
+    if plan.acknowledge_load is None:
         missing.append('--acknowledge-load "who: why"')
     if missing and not is_loopback(host):
-        raise PlanError(f"--target {host} is not this machine, so its load needs consent; add {' and '.join(missing)}")
+        raise PlanError(f"{option} {host} is not this machine, so its load needs consent; add {' and '.join(missing)}")
 
 
-def _host_and_port(target: str) -> tuple[str, int | None]:
+def _host_and_port(target: str, option: str) -> tuple[str, int | None]:
+    key = "--api-key-env" if option == "--target" else "--beside-key-env"
     if "@" in target:
-        raise PlanError("--target holds a user name or password (an @); remove it and use --api-key-env NAME")
+        raise PlanError(f"{option} holds a user name or password (an @); remove it and use {key} NAME")
     if "?" in target or "#" in target:
-        raise PlanError("--target holds a query or fragment (? or #); remove it, and give keys by --api-key-env NAME")
+        raise PlanError(f"{option} holds a query or fragment (? or #); remove it, and give keys by {key} NAME")
     try:
         url = urlsplit(target)
         host, port = url.hostname, url.port
     except ValueError as error:
-        raise PlanError(f"--target {target!r}: {error}; write it like http://127.0.0.1:8080") from error
+        raise PlanError(f"{option} {target!r}: {error}; write it like http://127.0.0.1:8080") from error
     # urlsplit drops tabs and newlines without a word.
     if url.scheme not in ("http", "https") or not host or re.search(r"[\s\x00-\x1f\x7f]", target):
-        raise PlanError(f"--target {target!r} is no http or https URL; write it like http://127.0.0.1:8080")
+        raise PlanError(f"{option} {target!r} is no http or https URL; write it like http://127.0.0.1:8080")
     return host, port
 
 
@@ -209,7 +244,9 @@ def _no_json(value: object, depth: int = 0) -> str | None:
 
 
 def _check_slo(plan: SweepPlan, slo: Slo) -> None:
-    if slo.at is not None and slo.at not in plan.levels:
+    if slo.at is not None and slo.at.value == 0:
+        raise PlanError(f"SLO {slo.text!r}: level 0 asks nothing, so nothing can hold there; change the @")
+    if slo.at is not None and slo.at not in plan.levels and not plan.is_auto:
         tested = ",".join(map(str, plan.levels))
         raise PlanError(f"SLO {slo.text!r}: level {slo.at} is not among --levels {tested}; add it or change the @")
     if not set(slo.modes) & set(plan.sent_modes):
@@ -222,20 +259,23 @@ def _check_slo(plan: SweepPlan, slo: Slo) -> None:
 
 def _check_bounds(plan: SweepPlan) -> None:
     """Caps that leave no step room for one request a user, and a plan longer than --max-time even at its shortest."""
-    one_each = int(sum(level.value for level in plan.levels)) * len(plan.modes) * plan.cycles
+    if plan.is_auto:
+        return  # bounds end the search where they are used up
+    swept = sum(driven(plan, level) for level in plan.levels) * plan.cycles
+    one_each = math.ceil(swept + driven(plan, plan.sustained) * plan.leak_cycles) * len(plan.modes) * plan.n_blocks
     if plan.max_requests < one_each:
         raise PlanError(
-            f"--max-requests {plan.max_requests}: the {plan.n_steps} steps need {one_each} for one a user; "
-            "raise it or drop levels"
+            f"--max-requests {plan.max_requests}: the {plan.n_steps} steps need {one_each} for one a user, or a second "
+            "of a rate; raise it or drop levels"
         )
     if plan.max_output_tokens < one_each * plan.max_tokens:
         raise PlanError(
             f"--max-output-tokens {plan.max_output_tokens}: the {plan.n_steps} steps need "
-            f"{one_each * plan.max_tokens} for one answer a user; raise it or lower --max-tokens"
+            f"{one_each * plan.max_tokens} for one answer a user, or a second of a rate; raise it or lower --max-tokens"
         )
-    shortest = plan.n_steps * (plan.warmup_s + plan.duration_s + plan.cooldown_s)
+    shortest = sum(step.warmup_s + step.duration_s + step.cooldown_s for step in steps(plan))
     if shortest > plan.max_time_s:
         raise PlanError(
             f"{plan.n_steps} steps of warm-up, duration and cool-down take {shortest / 60:.1f} min, over --max-time "
-            f"{duration_text(plan.max_time_s)}; raise it, or lower --duration, --cycles or the levels"
+            f"{duration_text(plan.max_time_s)}; raise it, or lower --duration, --cycles, --leak-cycles or the levels"
         )

@@ -15,7 +15,21 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from sweep import first_screen, gate_view, glossary, others_view, outdir, tested_view, view, who_view, wording
+from sweep import (
+    beside_view,
+    first_screen,
+    gate_view,
+    glossary,
+    others_view,
+    outdir,
+    tenant_view,
+    tested_view,
+    view,
+    who_view,
+    wording,
+)
+from sweep.arrivals_view import arrivals_table
+from sweep.cells import is_empty
 from sweep.junit import junit
 
 Json = Mapping[str, Any]
@@ -79,12 +93,13 @@ def _without_infinity(value: Any) -> Any:
 
 def _html(result: Json, plots: Sequence[view.Drawing]) -> str:
     environment = _environment(_html_text)
+    tables = {**view.LEVEL_TABLES, "arrivals": arrivals_table}
     css = (outdir.data_folder("templates") / "style.css").read_text()
     return environment.get_template("report.html.j2").render(
         result=result,
         css=Markup(css),  # ours, and the page's only style
         plots=[plot._replace(svg=None if plot.svg is None else Markup(_inline(plot.svg))) for plot in plots],
-        tables={name: table(result) for name, table in view.LEVEL_TABLES.items()},
+        tables={name: table(result) for name, table in tables.items()},
         latency=view.latency_tables(result),
         glossary=glossary,
     )
@@ -95,13 +110,16 @@ def _markdown(result: Json) -> str:
     tables = [
         view.request_table(result),
         view.rate_table(result),
+        view.generator_table(result),
+        arrivals_table(result),
         *view.latency_tables(result),
         view.process_table(result),
         view.floor_table(result),
+        *beside_view.tables(result),
     ]
     text = ""
     for rows in ROWS:
-        text = template.render(result=result, rows=rows, tables=[t for t in tables if not view.is_empty(t)])
+        text = template.render(result=result, rows=rows, tables=[t for t in tables if not is_empty(t)])
         if len(text.encode()) <= SUMMARY_BYTES:
             return text
     return text.encode()[: SUMMARY_BYTES - 80].decode(errors="ignore") + "\n\n(cut here: the rest is in report.html)\n"
@@ -122,6 +140,7 @@ def _environment(finalize: Any) -> jinja2.Environment:
     environment.filters.update(code=_code, verbatim=_verbatim)
     environment.globals.update(view=view, gate_view=gate_view, first_screen=first_screen)
     environment.globals.update(tested_view=tested_view, who_view=who_view, wording=wording, others_view=others_view)
+    environment.globals.update(is_empty=is_empty, tenant_view=tenant_view, beside_view=beside_view)
     return environment
 
 

@@ -11,11 +11,9 @@ from sweep import stats
 from sweep.finding import Facts, Finding, Gate, Status, compare, request_files
 from sweep.level_table import LevelRow
 from sweep.plan import ERROR_LIMIT, N_INTEGRITY
-from sweep.slo_gates import CUT_LIMIT
+from sweep.slo_decision import CUT_LIMIT, INTEGRITY, INTEGRITY_LIMIT
 from sweep.stats import Value
 from sweep.units import Level
-
-INTEGRITY = ("truncated", "error_event", "bad_body", "reset")
 
 
 def judge_answered(facts: Facts, gate: Gate) -> list[Finding]:
@@ -223,6 +221,7 @@ FLAGS = {
     "cold": ("flag cold", "the model was loaded for it"),
     "no_answer": ("flag no_answer", "nothing was answered, or only reasoning"),
     "late_tokens": ("flag late_tokens", "tokens came after the terminal event"),
+    "lost_events": ("flag lost_events", "numbered events are missing: the path dropped some"),
     "late_end": ("flag late_end", "the body went on long after the terminal event"),
     "odd_count": ("flag odd_count", "the server counts more tokens than were asked for"),
     "retried_stale": ("flag retried_stale", "sent again after an idle connection turned out closed"),
@@ -242,7 +241,7 @@ REQUEST_GATES = (
     Gate("refused, unclear", "refused without a reason <= 1 % of what was offered up to the sustained level, as seen",
          "a full server and a caller's limit call for different answers", judge_unclear, 0.01, "ratio"),
     Gate("stream integrity", "no truncated stream, error event, bad body or reset in 100; never above 0.1 %",
-         "callers take a broken stream for a complete answer", judge_integrity, 0.001, "ratio"),
+         "callers take a broken stream for a complete answer", judge_integrity, INTEGRITY_LIMIT, "ratio"),
     Gate("flags", "a flag on more than 1 % of a level's good answers warns", "what works by accident breaks later",
          judge_flags, 0.01, "ratio"),
 )  # fmt: skip

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 
 from sweep import outdir
-from sweep.estimate import leak_left_open
+from sweep.arrivals import START_LAG_LIMIT_MS, STARTED_LIMIT
 from sweep.finding import Facts, Finding, Gate, Status, step_request_files
 from sweep.health_table import GAP_LIMIT_S, PROBE_LIMIT_MS, Probes
+from sweep.lateness import CPU_SHARE_LIMIT, LAG_LIMIT_MS, LATE_S
+from sweep.left_open import leak_left_open
 from sweep.process_table import EDGE_INTERVALS, HOLE_INTERVALS, NO_PID
 from sweep.stats import Value
-from sweep.step_table import CPU_SHARE_LIMIT, LAG_LIMIT_MS, LATE_S, StepRow
+from sweep.step_table import StepRow
+from sweep.units import EITHER
 
 MIN_PROBES = 10
 MISSED_IN_A_ROW = 3
@@ -26,7 +29,7 @@ def judge_counts(facts: Facts, gate: Gate) -> list[Finding]:
     ]
     ran = {step.times.step for step in facts.steps}
     for step_id, level, mode in facts.planned_steps:
-        others = any(row.level == level and mode in (row.mode, "user") for row in facts.rows)
+        others = any(row.level == level and mode in (row.mode, *EITHER) for row in facts.rows)
         if step_id not in ran and others and facts.exploring_ended(level) is None:
             exploring = facts.plan.is_exploring(level)
             found.append(
@@ -45,6 +48,9 @@ def judge_generator(facts: Facts, gate: Gate) -> list[Finding]:
             if share is None or lag is None
             else f"in its worst second {share:.2f} of a core, a timer late by {lag:.1f} ms at p99"
         )
+        if step.schedule is not None and step.schedule.lag_p99_ms is not None:
+            seen += f"; requests started {step.schedule.lag_p99_ms:.1f} ms after they were due at p99"
+        seen = "nothing was to be sent" if step.times.level.value == 0 else seen
         report = step.times.report
         workers = () if report is None else tuple(process.worker for process in report.processes)
         files = tuple(outdir.generator_file(step.times.step, worker) for worker in workers)
@@ -139,7 +145,7 @@ def judge_readiness(facts: Facts, gate: Gate) -> list[Finding]:
 
 
 def judge_leak(facts: Facts, gate: Gate) -> list[Finding]:
-    reason = f"not tested: {leak_left_open(facts.plan.cycles)}"
+    reason = f"not tested: {leak_left_open(facts.plan.n_cycles, facts.plan.leak_cycles)}"
     return [Finding(gate.name, "skipped", reason, gate.rule, required=False)]
 
 
@@ -184,7 +190,8 @@ RUN_GATES = (
     Gate("counts agree", "records = requests started = Locust's own counts", "a lost record is a lost failure",
          judge_counts),
     Gate("generator",
-         f"no {LATE_S:.0f} s above {CPU_SHARE_LIMIT:.0%} of a core or {LAG_LIMIT_MS:.0f} ms late; every user alive",
+         f"no {LATE_S:.0f} s above {CPU_SHARE_LIMIT:.0%} of a core or {LAG_LIMIT_MS:.0f} ms late; every user alive; "
+         f"of arrivals {STARTED_LIMIT:.0%} started, at most {START_LAG_LIMIT_MS:.0f} ms late at p99",
          "a late generator's numbers are about itself", judge_generator),
     Gate("process evidence",
          f"no hole over {HOLE_INTERVALS} intervals, a sample within {EDGE_INTERVALS} of both edges of the window",

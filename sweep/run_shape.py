@@ -49,6 +49,12 @@ class _Counted(msgspec.Struct):
     rose: dict[str, _Amount] = {}
 
 
+class _Prompts(msgspec.Struct):
+    path: str
+    sha256: str
+    count: int
+
+
 class _Others(msgspec.Struct):
     quiet_check: _Check | None = None
     quiet_check_why: str | None = None
@@ -64,10 +70,13 @@ _PARTS: dict[str, Any] = {
     "warnings": list[str],
     "subjects": list[_Subject],
     "paths": dict[str, Any] | None,
+    "beside": dict[str, dict[str, Any]] | None,
     "locustfile": dict[str, Any] | None,
+    "prompts": _Prompts | None,
     "versions": dict[str, Any],
     "machine": dict[str, Any],
     "policy": dict[str, Any],
+    "dialect": dict[str, bool] | None,
 }
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sweep.estimate import leak_left_open
 from sweep.evidence import Evidence
+from sweep.left_open import leak_left_open
 from sweep.process_table import (
     EDGE_INTERVALS,
     HOLE_INTERVALS,
@@ -183,8 +183,12 @@ def floors(ev: Evidence, steps: Sequence[StepTimes]) -> list[dict[str, Any]]:
 
 
 def leak_text(ev: Evidence, steps: Sequence[StepTimes]) -> str:
-    """Why growth from cycle to cycle was not judged, by the cycles that ran."""
-    return f"leak: not tested ({leak_left_open(len({times.cycle for times in steps}))})"
+    """Why growth from cycle to cycle was not judged, by the cycles that ran and the floors that were taken."""
+    cycles = {times.cycle for times in steps}
+    n_alone = sum(cycle > int(ev.run["plan"].get("cycles", 1)) for cycle in cycles)
+    n_missing = sum(row["why"] is not None for row in floors(ev, steps))
+    missing = f", {n_missing} without a floor" if n_missing and len(cycles) > 1 else ""
+    return f"leak: not tested ({leak_left_open(len(cycles), n_alone)}{missing})"
 
 
 def holes(ev: Evidence) -> list[tuple[int, int]]:

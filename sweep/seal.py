@@ -34,6 +34,8 @@ class PrefixSeals:
         for name in _RAW:
             if (self._out_dir / name).exists():
                 yield name
+        for path in self._out_dir.glob(outdir.samples_file("*")):
+            yield path.name
         for folder in _RAW_FOLDERS:
             for path in (self._out_dir / folder).iterdir():
                 yield f"{folder}/{path.name}"

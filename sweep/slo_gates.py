@@ -9,10 +9,10 @@ from sweep import stats
 from sweep.finding import Facts, Finding, Gate, compare, request_files
 from sweep.level_table import LevelRow, latency_slos, speaks_of
 from sweep.slo import STATS, Slo, n_needed, sentence
+from sweep.slo_decision import CUT_LIMIT
 from sweep.stats import Value
 from sweep.units import Level
 
-CUT_LIMIT = 0.05  # more requests cut than this: latencies decide nothing (design §6a)
 _REASONS = {
     ("pass", "<="): "within the limit, beyond doubt", ("fail", "<="): "above the limit, beyond doubt",
     ("pass", ">="): "at the limit or above, beyond doubt", ("fail", ">="): "below the limit, beyond doubt",
@@ -38,7 +38,7 @@ def judge_slos(facts: Facts, gate: Gate) -> list[Finding]:
 
 def _never_sent(facts: Facts, slo: Slo) -> Iterator[Finding]:
     """Levels an SLO speaks of at which an own locustfile sent no request of any of its modes: unknown, never kept."""
-    for level in dict.fromkeys(level for level, _ in facts.planned):
+    for level in dict.fromkeys(level for level, _ in facts.planned if level.value):
         sent = [mode for at, mode in facts.planned if at == level]
         if not set(sent) & set(slo.modes) and speaks_of(slo, level, slo.modes[0]):
             reason = f"no {' or '.join(slo.modes)} request was sent at this level"

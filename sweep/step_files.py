@@ -12,7 +12,16 @@ from sweep.units import Mode
 ORDER_ENV = "HA_SWEEP_STEP"
 KEY_ENV = "HA_SWEEP_API_KEY"  # the key that --api-key-cmd printed
 OLD_KEYS_ENV = "HA_SWEEP_OLD_API_KEYS"  # those it printed before, one a line: masked, not sent
-ClosedBy = Literal["duration", "n_early", "max_step", "cap", "signal", "locustfile"]
+ClosedBy = Literal["duration", "n_early", "max_step", "cap", "signal", "locustfile", "worker"]
+
+
+class TenantOrder(msgspec.Struct, kw_only=True):
+    """One tenant's part of a step, and the variable that holds its key. weight: its users, or its arrivals a second."""
+
+    name: str
+    key_env: str
+    users: int
+    weight: float = 1.0
 
 
 class StepOrder(msgspec.Struct, kw_only=True):
@@ -55,6 +64,21 @@ class StepOrder(msgspec.Struct, kw_only=True):
     n_by_mode: dict[Mode, int] = {}  # beside n_wanted, of each mode that is sent at all
     max_requests: int = 1
     max_output_tokens: int = 1
+    rate_per_s: float | None = None  # open loop; None: closed loop of `users`
+    arrivals: Literal["poisson", "constant"] = "poisson"
+    stream_share: float | None = None  # of a step of mode `mixed`
+    ramp_s: float | None = None  # users start over so long, the rate grows so long; None: half the warm-up
+    cancel_ratio: float = 0.0
+    cancel_at: list[str] = []
+    keepalive: bool = True
+    tenants: list[TenantOrder] = []
+    usual: dict[str, float] = {}  # phase of --cancel-at -> seconds, or token events, until it, as the preflight saw
+    prompts_file: str | None = None
+    shared_prefix_words: int = 0
+    prefix_seed: int = 0  # of the run: the same for all steps
+    n_processes: int = 1  # on all machines
+    index: int = 0  # of this one among them
+    agreed: dict[str, str | None] = {}  # keys of the body that the target refuses -> other name; null: left out
 
 
 class ProcessReport(msgspec.Struct, kw_only=True):
@@ -62,11 +86,15 @@ class ProcessReport(msgspec.Struct, kw_only=True):
 
     worker: Annotated[str, column("", "process, as in file names")]
     started: Annotated[int, column("", "requests handed to the client, counted before connecting")]
+    due: Annotated[int | None, column("", "requests the schedule wanted (open loop only)")] = None
     sent: Annotated[int, column("", "requests whose bytes were handed to the kernel")]
     outcomes: Annotated[dict[str, int], column("", "records written, by outcome")]
     locust_requests: Annotated[int, column("", "requests Locust's own statistics hold")]
     locust_failures: Annotated[int, column("", "failures Locust's own statistics hold")]
     ended: Annotated[bool, column("", "its last record is written")]
+    host: Annotated[str | None, column("", "machine it ran on; null: the master's")] = None
+    t_window_ns: Annotated[int | None, column("ns", "on its machine's clock; null: the master's instants hold")] = None
+    t_close_ns: Annotated[int | None, column("ns", "on its machine's clock; null: the master's instants hold")] = None
 
 
 class StepReport(msgspec.Struct, kw_only=True):

@@ -14,18 +14,14 @@ import numpy as np
 import pandas as pd
 
 from sweep import expiry, stats
+from sweep.arrivals import Arrivals
 from sweep.evidence import Evidence
+from sweep.lateness import LAG_LIMIT_MS, Second, seconds_inside
+from sweep.lateness import late_why as generator_late_why
+from sweep.punctual import Schedule, late_why, schedule
 from sweep.records import FAILED, UNFIRED
 from sweep.step_files import ProcessReport, disagreement
-from sweep.windows import Bools, Floats, Ints, Sets, StepTimes, t_zero
-
-CPU_SHARE_LIMIT = 0.7  # of one core, by one Locust process; above it gevent answers late
-LAG_LIMIT_MS = 20.0  # p99 lateness of a 10 ms timer
-# A single late second (a garbage collection, a neighbour) does not spoil a window; this many in a row do, and more than
-# this share of it. Windows under 6 s: half of them.
-LATE_S = 3.0
-LATE_SHARE = 0.1
-_ROUNDING_S = 0.5  # generator lines are about a second apart, and the window opens between two of them
+from sweep.windows import Floats, Ints, Sets, StepTimes, ints, t_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,8 @@ class StepRow:
     """One step. counts_why, generator_why, key_why, others_why: what makes it invalid, None when all is well.
 
     shed: in every phase. failed_outside: failures that did not start in the window. late_s: of the window, with the
-    generator late.
+    generator late. achieved_min: of the worst second; connections_max: of the busiest process; ports_left_min: of any.
+    schedule: None in a closed loop.
     """
 
     times: StepTimes
@@ -50,8 +47,13 @@ class StepRow:
     cpu_share_max: float | None
     lag_p99_ms_max: float | None
     late_s: float = 0.0
+    schedule: Schedule | None = None
     others_why: str | None = None
     key_why: str | None = None
+    achieved_min: float | None = None
+    connections_max: float | None = None
+    ports_left_min: float | None = None
+    ports_why: str | None = None
 
     @property
     def valid(self) -> bool:
@@ -78,6 +80,7 @@ class StepRow:
             "valid": self.valid, "invalid_why": self.invalid_why,
             "closed_by": None if times.report is None else times.report.closed_by,
             "started": self.started, "lines": self.lines, "sent": self.sent,
+            "unstarted": None if self.schedule is None else self.schedule.unstarted,
             "offered": self.offered, "ok": self.ok, "cut": self.cut, "window_s": times.window_s,
             "t_open_s": since(times.t_open_ns), "t_window_s": since(times.t_window_ns),
             "t_close_s": since(times.t_close_ns), "t_end_s": since(times.t_end_ns),
@@ -102,10 +105,11 @@ def _row(ev: Evidence, times: StepTimes, sets: Sets, code: int) -> StepRow:
     lines = ev.generator[ev.generator["step"] == times.step]
     seen = _in_window(lines, times)
     report = times.report
+    kept = schedule(times, ev.requests, mine & (sets.offered | sets.cut))
     return StepRow(
         times=times,
-        counts_why=_drive_why(ev, times.step) or _counts_why(times, records),
-        generator_why=_generator_why(times, lines),
+        counts_why=_drive_why(ev, times.step) or _counts_why(times, records, sets.t_close_ns[mine]),
+        generator_why=_generator_why(times, lines) or late_why(times, kept, _arrivals(ev)),
         started=None if report is None else sum(process.started for process in report.processes),
         lines=len(records),
         sent=int(records["t_sent_ns"].notna().sum()),
@@ -117,12 +121,23 @@ def _row(ev: Evidence, times: StepTimes, sets: Sets, code: int) -> StepRow:
         cpu_share_max=stats.largest(seen["cpu_share"].dropna()),
         lag_p99_ms_max=stats.largest(seen["lag_p99_ms"].dropna()),
         late_s=_late_s(times, lines),
+        achieved_min=stats.smallest(seen["achieved_ratio"].dropna()),
+        connections_max=stats.largest(seen.groupby("worker")["connections"].max()),
+        ports_left_min=stats.smallest(seen["ports_left"].dropna()),
+        ports_why=next(iter(seen["ports_why"].dropna()), None) if seen["ports_left"].isna().all() else None,
+        schedule=kept,
     )
 
 
-def _counts_why(times: StepTimes, records: pd.DataFrame) -> str | None:
-    """What does not agree between Locust's counts and the records, or None."""
+def _arrivals(ev: Evidence) -> Arrivals:
+    return "constant" if ev.run["plan"].get("arrivals") == "constant" else "poisson"
+
+
+def _counts_why(times: StepTimes, records: pd.DataFrame, t_close_ns: Ints) -> str | None:
+    """What does not agree between Locust's counts and the records, or None. t_close_ns: of each record's process."""
     report = times.report
+    if times.level.value == 0 and report is not None:
+        return "it only observes, and has records of requests" if len(records) else None
     if report is None:
         return f"no locust/{times.step}.json: the step was killed before its counts were written"
     if not report.processes:
@@ -131,7 +146,7 @@ def _counts_why(times: StepTimes, records: pd.DataFrame) -> str | None:
         why = _process_why(process, records[records["worker"] == process.worker])
         if why is not None:
             return f"{process.worker}: {why}"
-    n_early = 0 if times.t_close_ns is None else _cut_before(records, times.t_close_ns)
+    n_early = 0 if times.t_close_ns is None else _cut_before(records, t_close_ns)
     if n_early:
         return f"{n_early} requests are said to be cut by the end of the step, and were over before it"
     strangers = sorted(set(records["worker"].unique()) - {process.worker for process in report.processes})
@@ -141,18 +156,27 @@ def _counts_why(times: StepTimes, records: pd.DataFrame) -> str | None:
         return report.why or "Locust's counts disagree"
     if times.window_s <= 0:
         return "its window never opened"
-    return None
+    return _due_why(times, records)
 
 
-def _cut_before(records: pd.DataFrame, t_close_ns: int) -> int:
+def _due_why(times: StepTimes, records: pd.DataFrame) -> str | None:
+    """Without its due instant, or with one after its start, an arrival's latency leaves out what it waited for."""
+    if times.level.kind != "rate":
+        return None
+    due, is_due = ints(records["t_due_ns"])
+    n_wrong = int((~is_due | (due > records["t_start_ns"].to_numpy(dtype=np.int64))).sum())
+    return f"{n_wrong} arrivals have no due instant at or before their start" if n_wrong else None
+
+
+def _cut_before(records: pd.DataFrame, t_close_ns: Ints) -> int:
     """Only the end of a step cuts, and it begins with the close of its window."""
     return int(((records["outcome"] == "cut") & (records["t_over_ns"] < t_close_ns)).sum())
 
 
 def _drive_why(ev: Evidence, step: str) -> str | None:
-    """The step in which the locustfile was found changed: which of the two drove it is not known."""
+    """The step in which the locustfile, or the prompts, were found changed: which of the two drove it is not known."""
     aborts = [mark.detail for mark in ev.marks if mark.mark == "abort" and mark.step == step]
-    return next((str(detail.get("reason")) for detail in aborts if detail.get("by") == "locustfile"), None)
+    return next((str(detail.get("reason")) for detail in aborts if detail.get("by") in ("locustfile", "prompts")), None)
 
 
 def _lost(records: pd.DataFrame) -> int:
@@ -187,11 +211,10 @@ def _generator_why(times: StepTimes, lines: pd.DataFrame) -> str | None:
     report = times.report
     if report is None or times.level.value == 0:
         return None
-    if times.level.kind == "concurrency":
-        if report.users_min is None:
-            return "how many users were alive is unknown"
-        if report.users_min < report.users_wanted:
-            return f"{report.users_min} of {report.users_wanted} users alive during the window"
+    if report.users_min is None:
+        return "how many users were alive is unknown"
+    if report.users_min < report.users_wanted:
+        return f"{report.users_min} of {report.users_wanted} users alive during the window"
     if times.window_s <= 0:
         return None
     for process in report.processes:
@@ -203,26 +226,24 @@ def _generator_why(times: StepTimes, lines: pd.DataFrame) -> str | None:
 
 
 def _late_why(times: StepTimes, lines: pd.DataFrame) -> str | None:
-    if _in_window(lines, times).empty:
-        return "no generator/ line of the window, so whether it was saturated is unknown"
-    limit_s = min(LATE_S, times.window_s / 2)
-    seconds = _seconds_inside(lines["t_mono_ns"].to_numpy(dtype=np.int64), times)
-    silent_s = times.window_s - float(seconds.sum())
-    if silent_s > limit_s:
-        return f"no generator/ line for {silent_s:.0f} s of {times.window_s:.0f} s"
-    for name, limit, text in (
-        ("cpu_share", CPU_SHARE_LIMIT, "generator saturated: CPU share {:.2f} of a core, limit {:.1f}"),
-        ("lag_p99_ms", LAG_LIMIT_MS, "generator late: timer p99 {:.1f} ms, limit {:.0f} ms"),
-    ):
-        values = lines[name].astype("Float64").to_numpy(dtype=np.float64, na_value=np.inf)
-        bad = values > limit
-        total_s = float(seconds[bad].sum())
-        longest_s = max((float(seconds[run].sum()) for run in _runs(bad)), default=0.0)
-        if total_s > 0 and (longest_s > limit_s - _ROUNDING_S or total_s > max(limit_s, LATE_SHARE * times.window_s)):
-            worst = float(values[bad & (seconds > 0)].max())
-            told = text.format(worst, limit) if np.isfinite(worst) else f"{name} unknown"
-            return f"{told}; {total_s:.0f} s of {times.window_s:.0f} s"
-    return None
+    assert times.t_window_ns is not None and times.t_close_ns is not None  # its window has a length
+    return generator_late_why(_seconds(lines), times.t_window_ns, times.t_close_ns)
+
+
+def _seconds(lines: pd.DataFrame) -> list[Second]:
+    """The lines of one process, by time."""
+    return [
+        Second(int(t_ns), *(None if pd.isna(value) else float(value) for value in (cpu, lag, share)))
+        for t_ns, cpu, lag, share in zip(
+            lines["t_mono_ns"], lines["cpu_share"], lines["lag_p99_ms"], _ports_share(lines), strict=True
+        )
+    ]
+
+
+def _ports_share(lines: pd.DataFrame) -> pd.Series[Any]:
+    """Free ephemeral ports towards the target / all; NA where either is unknown."""
+    share: pd.Series[Any] = lines["ports_left"].astype("Float64") / lines["ports"].astype("Float64")
+    return share
 
 
 def _late_s(times: StepTimes, lines: pd.DataFrame) -> float:
@@ -233,21 +254,9 @@ def _late_s(times: StepTimes, lines: pd.DataFrame) -> float:
 
 
 def _seconds_inside(t_ns: Ints, times: StepTimes) -> Floats:
-    """Time of the window each line speaks for: from the line before (1 s for the first) to its own instant.
-
-    A process that stood still wrote nothing meanwhile; the line after it speaks for all that time.
-    """
-    before = np.concatenate([t_ns[:1] - 1_000_000_000, t_ns[:-1]])
     if times.t_window_ns is None or times.t_close_ns is None:
         return np.zeros(len(t_ns))
-    seconds: Floats = (np.minimum(t_ns, times.t_close_ns) - np.maximum(before, times.t_window_ns)) / 1e9
-    return np.clip(seconds, 0, None)
-
-
-def _runs(bad: Bools) -> list[slice]:
-    """Stretches of consecutive true values."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]]).astype(np.int8)))
-    return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+    return np.array(seconds_inside([int(t) for t in t_ns], times.t_window_ns, times.t_close_ns), dtype=np.float64)
 
 
 def _in_window(lines: pd.DataFrame, times: StepTimes) -> pd.DataFrame:

@@ -32,7 +32,7 @@ class SseReader:
     end their last event so; the caller decides whether it is whole. n_comments counts `:` lines (pings).
     """
 
-    __slots__ = ("_cr", "_data", "_size", "_start", "_tail", "_type", "n_comments")
+    __slots__ = ("_between", "_cr", "_data", "_size", "_start", "_tail", "_type", "n_comments")
 
     def __init__(self) -> None:
         self._tail = b""
@@ -41,21 +41,21 @@ class SseReader:
         self._type = b""
         self._cr = False
         self._start = True
+        self._between = False  # nothing is pending: the next byte begins an event
         self.n_comments = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Events completed by `chunk`, in order. Raises OversizedEventError."""
+        if self._between and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and b"\r" not in chunk:
+            # The usual read: whole events of one data line each. Anything else takes the careful path below.
+            n_ends = chunk.count(b"\n")
+            if n_ends == 2:
+                return [(b"", chunk[6:-2])]
+            parts = chunk[6:-2].split(b"\n\ndata: ")
+            if n_ends == 2 * len(parts):
+                return [(b"", part) for part in parts]
         if self._start or self._cr:
             chunk = self._join(chunk)
-        if not self._tail and not self._data and not self._type and chunk[:6] == b"data: " and chunk[-2:] == b"\n\n":
-            # The usual read: whole events of one data line each. Anything else takes the careful path below.
-            inner = chunk[6:-2]
-            if b"\r" not in inner:
-                if b"\n" not in inner:
-                    return [(b"", inner)]
-                parts = inner.split(b"\n\ndata: ")
-                if all(b"\n" not in part for part in parts):
-                    return [(b"", part) for part in parts]
         buffer = self._tail + chunk
         if b"\r" in buffer:
             self._cr = buffer.endswith(b"\r")
@@ -65,6 +65,7 @@ class SseReader:
         events: list[Event] = []
         for line in lines:
             self._line(line, events)
+        self._between = not (self._start or self._cr or self._tail or self._data or self._type)
         if len(self._tail) + self._size > MAX_EVENT_BYTES:
             raise OversizedEventError(f"one event is longer than {MAX_EVENT_BYTES} bytes")
         return events

@@ -109,7 +109,8 @@ def progress_line(progress: Progress) -> str:
     step = progress.step
     parts = [
         f"step {progress.number}/{progress.n_steps}",
-        f"level {step.level} {step.mode}" + (f" {progress.stage}" if progress.stage != "load" else ""),
+        f"level {step.level} {step.mode}" + ("" if step.target is None else f" {step.target}")
+        + (f" {progress.stage}" if progress.stage != "load" else ""),
         f"{progress.n_finished} requests",
         f"{progress.n_failed} errors",
     ]

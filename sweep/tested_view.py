@@ -35,8 +35,12 @@ def facts(result: Json) -> list[Fact]:
 
 def _holds_to(result: Json) -> list[str]:
     lines = [result["capacity"]["text"].removeprefix("capacity: ")]
+    search = result.get("search")
+    if search is not None:
+        lines.insert(0, f"Search (--levels auto): {search['text']}.")
     if result["sustain"] is not None:
-        why = "the default, the highest level" if result["sustain_default"] else "asked for"
+        default = "the default, the highest level" if search is None else "found by the search"
+        why = default if result["sustain_default"] else "asked for"
         lines.append(f"Sustained level: {wording.level_name(result['sustain'])} ({why}).")
     return lines
 
@@ -45,11 +49,17 @@ def _tested(result: Json) -> list[str]:
     target = result["target"]
     levels = ", ".join(str(level) for level in target["levels"])
     lines = [
-        f"{target['api']}, model {target['model'] or 'unknown'}, at {target['url']}",
+        f"{target['api']}, model {target['model'] or 'unknown'}, at {target['url']}" if target["api"] else
+        f"no API was asked at {target['url']}",
         f"levels {levels}; {', '.join(target['modes'])}; "
         f"from {target['started_at'] or 'unknown'} for {wording.duration(target['duration_s'])}",
     ]
     gateway = target["gateway"]
+    if target.get("prefix_caches"):
+        lines.append(f"prefix caches: {target['prefix_caches']}")
+    if target.get("prompts"):
+        sent = target["prompts"]
+        lines.append(f"{sent['count']:,} prompts of {sent['path']}, sha256 {sent['sha256']}")
     if target.get("insecure"):
         lines.append("its certificate was not verified (--insecure)")
     if gateway is None:

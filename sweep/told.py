@@ -37,16 +37,22 @@ class AnswerHeader(NamedTuple):
 
 def attempts(headers: Mapping[str, str]) -> int | None:
     """Upstream attempts behind this answer, the first included; None when no header tells. Names in lower case."""
+    if _NAMES.isdisjoint(headers):  # nearly every answer
+        return None
     return next((n + row.add for row in _rows("attempts") if (n := _count(headers.get(row.name))) is not None), None)
 
 
 def is_fallback(headers: Mapping[str, str]) -> bool:
     """A header tells that another model or provider than the first choice was tried."""
+    if _NAMES.isdisjoint(headers):
+        return False
     return any((_count(headers.get(row.name)) or 0) > 0 for row in _rows("fallbacks"))
 
 
 def backend(headers: Mapping[str, str], masked: Masked) -> str | None:
     """The upstream that answered, on one line; of an address neither user, password nor query. None: not told."""
+    if _NAMES.isdisjoint(headers):
+        return None
     value = next((headers[row.name] for row in _rows("backend") if row.name in headers), None)
     return None if value is None else printable(_without_credentials(value, masked), masked)
 
@@ -109,3 +115,4 @@ HEADERS = (
     AnswerHeader("x-upstream", "backend", 0, "nginx, by convention: address of the upstream"),
 )  # fmt: skip
 _BY_KIND = {kind: tuple(row for row in HEADERS if row.gives == kind) for kind in ("attempts", "fallbacks", "backend")}
+_NAMES = frozenset(row.name for row in HEADERS)

@@ -10,21 +10,26 @@ from typing import Literal
 
 from sweep.errors import PlanError
 
-# `user`: of a step driven by an own locustfile, whose tasks send requests of either mode, or of both.
-Mode = Literal["stream", "nonstream", "user"]
+# `user`: of a step driven by an own locustfile, whose tasks send requests of either mode, or of both; `mixed`: of one
+# that sends both by --stream-share; `observe`: of level 0, which sends none.
+Mode = Literal["stream", "nonstream", "mixed", "user", "observe"]
 MODES: tuple[Mode, ...] = ("stream", "nonstream")  # of requests; the order of steps within a level
+EITHER: tuple[Mode, ...] = ("mixed", "user")  # of steps whose requests may be of either
+# When the client of --cancel-ratio leaves a request of either mode.
+PHASES: dict[Mode, tuple[str, ...]] = {"stream": ("before_first", "mid_stream"), "nonstream": ("nonstream",)}
 
 _DURATION = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _CONCURRENCY = re.compile(r"[0-9]{1,9}")
 _RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*/\s*s")
 # One descriptor a request in flight, and beside them the interpreter's, Locust's and the evidence files' own.
-_SPARE_FDS = 64
+SPARE_FDS = 64
+_EXAMPLE = "write them like --levels 1,2,4,8, or 5/s for arrivals a second"
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How hard a step drives: requests in flight, or arrivals a second. `str()` gives `8` or `5/s`."""
+    """How hard a step drives: requests in flight, or arrivals a second; 0 only observes. `str()` gives `8` or `5/s`."""
 
     value: float
     kind: Literal["concurrency", "rate"] = "concurrency"
@@ -35,8 +40,8 @@ class Level:
         return f"{'c' if self.kind == 'concurrency' else 'r'}{self.value:.12g}"
 
     def reaches(self, other: Level) -> bool:
-        """Whether `other` is this level or a lower one of the same kind."""
-        return self.kind == other.kind and other.value <= self.value
+        """Whether `other` is this level or a lower one of the same kind; no load at all is below either kind."""
+        return other.value == 0 or (self.kind == other.kind and other.value <= self.value)
 
     def __str__(self) -> str:
         return f"{self.value:.12g}" if self.kind == "concurrency" else f"{self.value:.12g}/s"
@@ -73,34 +78,32 @@ def parse_level(text: str) -> Level:
     if match is not None:
         value = float(match[1])
         return Level(int(value) if value.is_integer() else value, "rate")
-    raise PlanError(f"level {text!r}: give a whole number of requests in flight, like 8")
+    raise PlanError(f"level {text!r}: give a whole number of requests in flight like 8, or a rate of arrivals like 5/s")
 
 
 def parse_levels(text: str, fd_limit: int | None = None) -> tuple[Level, ...]:
-    """Levels of `1,2,4,8`, ascending.
+    """Levels of `1,2,4,8`, of `5/s,10/s`, or of both: requests in flight first, then rates, each kind ascending.
 
     fd_limit: open files one process may have at most (`ulimit -Hn`); None: not checked.
-    Raises PlanError for a level twice, 0, an arrival rate, one that cannot be held open, or anything else.
+    Raises PlanError for a level twice, 0/s, one that cannot be held open, or anything else.
     """
     if not text.strip():
-        raise PlanError("no level given; write them with commas: --levels 1,2,4,8")
+        raise PlanError(f"no level given; {_EXAMPLE}")
     levels = [_drivable(part, fd_limit) for part in text.split(",")]
     _refuse_twice(levels)
-    return tuple(sorted(levels, key=lambda level: level.value))
+    return tuple(sorted(levels, key=lambda level: (level.kind, level.value)))
 
 
 def _drivable(text: str, fd_limit: int | None) -> Level:
     if not text.strip():
-        raise PlanError("an empty level between commas; write them like --levels 1,2,4,8")
+        raise PlanError(f"an empty level between commas; {_EXAMPLE}")
     level = parse_level(text)
-    if level.kind == "rate":
-        raise PlanError(f"level {level}: arrival rates come in a later version; give a number of requests in flight")
-    if level.value == 0:
-        raise PlanError("level 0: observing without load comes in a later version; give 1 or more requests in flight")
-    if fd_limit is not None and level.value > fd_limit - _SPARE_FDS:
+    if level.kind == "rate" and level.value == 0:
+        raise PlanError("level 0/s: no arrivals are no load; to observe without load give level 0")
+    if level.kind == "concurrency" and fd_limit is not None and level.value > fd_limit - SPARE_FDS:
         raise PlanError(
             f"level {level}: one process may open {fd_limit} files here (ulimit -Hn), and each request in flight "
-            f"needs one; give at most {max(fd_limit - _SPARE_FDS, 0)} or raise the limit"
+            f"needs one; give at most {max(fd_limit - SPARE_FDS, 0)} or raise the limit"
         )
     return level
 

@@ -11,7 +11,8 @@ from sweep.finding import Facts, Finding, level_json
 from sweep.level_table import latency_slos
 from sweep.plan import SweepPlan
 from sweep.records import Mark
-from sweep.units import Level
+from sweep.sending import special
+from sweep.units import Level, duration_text
 from sweep.wording import VERDICT_WORDS, beside, level_name, number
 
 Verdict = Literal["PASS", "WARN", "FAIL", "INCONCLUSIVE"]
@@ -26,6 +27,7 @@ ENDED_BY = {
     "fault": "a fault of ours ({reason})",
     "api_key": "stopped for want of a key ({reason})",
     "locustfile": "its locustfile did not stay the same ({reason})",
+    "prompts": "its prompts did not stay the same ({reason})",
     "guard": "a guard ended it ({reason})",
     "target": "the target was gone ({reason})",
 }
@@ -125,33 +127,43 @@ def capacity(facts: Facts, findings: Sequence[Finding]) -> Capacity:
     for level in levels:
         failed = next((each for each in findings if each.level == level and each.status == "fail"), None)
         if failed is not None:
-            return _stopped(best, level, failed)
-        if _meets_all(facts, findings, level):
+            return _stopped(facts.plan, best, level, failed)
+        if meets_all(facts, findings, level):
             best = level
     if best is None:
         return Capacity(None, False, None, "unknown: no level could be shown to meet every target")
-    text = f"at least {level_name(best)}, not bracketed: no level above it failed"
+    text = f"at least {_load_name(facts.plan, best)}, not bracketed: no level above it failed"
     return Capacity(best, False, None, text)
 
 
 def scope(plan: SweepPlan) -> str:
     """What a verdict is about: level, API, model."""
     level = plan.sustained
-    what = f"{level} concurrent requests" if level.kind == "concurrency" else f"{level} arrivals"
+    if not level.value:
+        return "for no load at all: level 0 observes and asks nothing, on one node"
+    spaced = "evenly spaced" if plan.arrivals == "constant" else "Poisson"
+    rate = f"{level.value:.12g} arrivals a second ({spaced})"
+    what = f"{level} concurrent requests" if level.kind == "concurrency" else rate
     if level.kind == "concurrency" and level.value == 1:
         what = "1 concurrent request"
+    if level.kind == "concurrency" and plan.think_time_s:
+        who = "1 user who pauses" if level.value == 1 else f"{level} users who pause"
+        what = f"{who} {duration_text(plan.think_time_s)} between two requests,"
     model = f" with model {plan.model}" if plan.model else ""
     by = ""
     if plan.locustfile is not None:
         what = "1 user" if level.value == 1 else f"{level} users"
         by = f" by {' and '.join(plan.user_classes)} of {plan.locustfile.rpartition('/')[2]}"
-    return f"for {what} of {plan.api or 'an unknown API'}{model}{by} on one node"
+    more = "".join(f", {each}" for each in special(plan))
+    more += "," if more else ""
+    return f"for {what} of {plan.api or 'an unknown API'}{model}{by}{more} on one node"
 
 
-def sentence(facts: Facts, decided: Verdict, not_tested: Sequence[str]) -> str:
-    """The verdict with its scope, in one sentence."""
+def sentence(facts: Facts, decided: Verdict, not_tested: Sequence[str], found: str | None = None) -> str:
+    """The verdict with its scope, in one sentence. found: what a search for the level found."""
+    found = "" if found is None else f"; --levels auto: {found}"
     left = f"; not tested: {', '.join(not_tested)}" if not_tested else ""
-    return f"{VERDICT_WORDS[decided]} {scope(facts.plan)}{left}"
+    return f"{VERDICT_WORDS[decided]} {scope(facts.plan)}{found}{left}"
 
 
 def why(facts: Facts, findings: Sequence[Finding], decided: Verdict, reason: str | None) -> list[str]:
@@ -179,14 +191,21 @@ def _warns(finding: Finding) -> bool:
     return not finding.exploring and finding.status in ("warn", "assumed", "fail")
 
 
-def _stopped(best: Level | None, level: Level, failed: Finding) -> Capacity:
+def _stopped(plan: SweepPlan, best: Level | None, level: Level, failed: Finding) -> Capacity:
     what = f"{_reason(failed)}{_value(failed)}"
+    at = _load_name(plan, level)
     if best is None:
-        return Capacity(None, False, failed.gate, f"less than {level_name(level)}: there {what}", level)
-    return Capacity(best, True, failed.gate, f"{level_name(best)}; at {level_name(level)} {what}", level)
+        return Capacity(None, False, failed.gate, f"less than {at}: there {what}", level)
+    return Capacity(best, True, failed.gate, f"{_load_name(plan, best)}; at {at} {what}", level)
 
 
-def _meets_all(facts: Facts, findings: Sequence[Finding], level: Level) -> bool:
+def _load_name(plan: SweepPlan, level: Level) -> str:
+    """`8 concurrent` or `5/s`; `8 users` where they pause, so that fewer requests are in flight."""
+    pause = level.kind == "concurrency" and (plan.locustfile is not None or plan.think_time_s > 0)
+    return f"{level} users" if pause else level_name(level)
+
+
+def meets_all(facts: Facts, findings: Sequence[Finding], level: Level) -> bool:
     """Every mode gave good answers that may be judged, and each target at this level was met, at least one of them."""
     targets = [each for each in findings if each.level == level and each.is_target]
     rows = [facts.usable(at, mode) for at, mode in facts.planned if at == level]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweep import wording
+from sweep.cells import Cell, Json, Table, count, judged, noted, peak, plain, row_head
 from sweep.records import OUTCOME_MEANING, OUTCOMES
-
-Json = Mapping[str, Any]
 
 METRICS = (
     ("ttft_ms", "Time to first token (TTFT)"),
@@ -18,26 +17,6 @@ METRICS = (
     ("e2e_ms", "End to end (E2E)"),
 )
 STATS = ("p50", "p95", "p99")
-
-
-class Cell(NamedTuple):
-    """One table cell: text, a smaller second line, the value as in result.json, and the number of its footnote."""
-
-    text: str
-    small: str = ""
-    raw: object = None
-    note: int | None = None
-    is_number: bool = True
-
-
-class Table(NamedTuple):
-    """A table of ready text; a row's first cell names the row; `notes` are footnotes, from 1."""
-
-    title: str
-    heads: list[str]
-    rows: list[list[Cell]]
-    notes: list[str]
-    about: str = ""
 
 
 class Drawing(NamedTuple):
@@ -78,32 +57,59 @@ def request_table(result: Json) -> Table:
     table = Table("Requests", heads, [], [], "Offered: started in the window, less those the step's end cut.")
     for row in result["levels"]:
         table.rows.append([
-            _row_head(row, table.notes), plain(row["window_s"], "s", table.notes), _count(row["offered"]),
-            _count(row["ok"]), *(_count(row["outcomes"].get(name, 0)) for name in outcomes), _count(row["cut"]),
+            row_head(row, table.notes), plain(row["window_s"], "s", table.notes), count(row["offered"]),
+            count(row["ok"]), *(_outcome(row, name) for name in outcomes), count(row["cut"]),
             judged(row["error_ratio"], "ratio", table.notes), judged(row["shed_ratio"], "ratio", table.notes),
         ])  # fmt: skip
     return table
 
 
 def rate_table(result: Json) -> Table:
-    """Throughput, goodput and the health of the load generator, per level and mode."""
-    heads = ["level", "requests", "output tokens", "in flight", "goodput", "generator CPU", "generator lateness",
+    """Throughput and goodput, per level and mode."""
+    has_tokens = result["target"].get("dialect", {}).get("has_tokens", True)
+    heads = ["level", "requests", *(["output tokens", "token source"] if has_tokens else []), "in flight", "goodput",
              "users"]  # fmt: skip
-    about = "Completed, or arrived, in the window; in flight: mean over the window; generator: its worst second."
+    about = "Completed, or arrived, in the window; in flight: mean over the window; users: the fewest alive in it."
+    about += " Tokens are counted by the server (usage), or are the events that carried some." if has_tokens else ""
     table = Table("Throughput", heads, [], [], about)
     for row in result["levels"]:
         tokens = judged(row["token_rate_per_s"], "1/s", table.notes)
-        source = f"by {row['token_source']}" if row["token_source"] else ""
+        source = Cell(row["token_source"] or wording.MISSING, raw=row["token_source"], is_number=False)
         generator = row["generator"] or {}
         table.rows.append([
-            _row_head(row, table.notes), judged(row["request_rate_per_s"], "1/s", table.notes),
-            tokens._replace(small=", ".join(filter(None, [tokens.small, source]))),
+            row_head(row, table.notes), judged(row["request_rate_per_s"], "1/s", table.notes),
+            *([tokens, source] if has_tokens else []),
             judged(row["in_flight"], "", table.notes),
             judged(row["goodput"] or {"why": "no latency limit was given for this mode"}, "ratio", table.notes),
-            *(plain(generator.get(key), unit, table.notes, "no line of the generator lies in the window")
-              for key, unit in (("cpu_share_max", "ratio"), ("lag_p99_ms_max", "ms"), ("users_min", ""))),
+            plain(generator.get("users_min"), "", table.notes, _no_generator_why(row, "users_min")),
         ])  # fmt: skip
     return table
+
+
+def generator_table(result: Json) -> Table:
+    """Health of the load generator beside each level: what it delivered, and whether its numbers may be judged."""
+    heads = ["level", "CPU", "lateness p99", "delivered", "connections", "ports left", "valid"]
+    about = "The worst second of any load process in the window; delivered: users alive / level, or started / due."
+    table = Table("Load generator", heads, [], [], about)
+    for row in result["levels"]:
+        generator = row["generator"] or {}
+        valid = noted("yes" if row["valid"] else "no", generator.get("why") or row["invalid_why"], table.notes)
+        table.rows.append([
+            row_head(row, table.notes),
+            *(plain(generator.get(key), unit, table.notes, why or _no_generator_why(row, key)) for key, unit, why in (
+                ("cpu_share_max", "ratio", None), ("lag_p99_ms_max", "ms", None), ("achieved_ratio_min", "ratio", None),
+                ("connections_max", "", None), ("ports_left_min", "", generator.get("ports_why")),
+            )),
+            valid,
+        ])  # fmt: skip
+    return table
+
+
+def _no_generator_why(row: Json, key: str) -> str:
+    if row["mode"] == "observe":
+        return "level 0 asks nothing"
+    is_rate = key == "users_min" and row["kind"] == "rate"
+    return "arrivals are of no user" if is_rate else "no line of the generator lies in the window"
 
 
 def latency_tables(result: Json) -> list[Table]:
@@ -136,7 +142,7 @@ def _latency_table(key: str, title: str, rows: Sequence[Json]) -> Table:
         cells = [judged(row[key].get(stat), "ms", table.notes) for stat in STATS]
         if has_failures:
             cells += [judged((row.get(f"{key}_ok") or {}).get(stat), "ms", table.notes) for stat in STATS]
-        table.rows.append([_row_head(row, table.notes), *cells])
+        table.rows.append([row_head(row, table.notes), *cells])
     return table
 
 
@@ -146,9 +152,9 @@ def process_table(result: Json) -> Table:
     table = Table("Process tree by level", heads, [], [], "Median over the window, highest sample beneath.")
     for row in result["levels"]:
         table.rows.append([
-            _row_head(row, table.notes), judged(row["cpu_cores"], "cores", table.notes),
-            judged(row["cpu_ms_per_request"], "ms", table.notes), _peak(row["memory_anon_bytes"], "bytes", table.notes),
-            _peak(row["fds"], "", table.notes), _peak(row["threads"], "", table.notes),
+            row_head(row, table.notes), judged(row["cpu_cores"], "cores", table.notes),
+            judged(row["cpu_ms_per_request"], "ms", table.notes), peak(row["memory_anon_bytes"], "bytes", table.notes),
+            peak(row["fds"], "", table.notes), peak(row["threads"], "", table.notes),
             judged(row["ctx_switches_per_s"], "1/s", table.notes),
         ])  # fmt: skip
     return table
@@ -163,7 +169,7 @@ def work_table(result: Json) -> Table:
                 f"{process['comm']} (pid {process['pid']}) {wording.number(process['cores'], 'cores')}"
                 for process in row["cpu_by_process"]
             )
-            table.rows.append([_row_head(row, table.notes), Cell(used, is_number=False)])
+            table.rows.append([row_head(row, table.notes), Cell(used, is_number=False)])
     return table
 
 
@@ -192,7 +198,7 @@ def step_table(result: Json) -> Table:
     table = Table("One row a step", heads, [], [], "Instants: seconds since the start of the run.")
     for step in result["steps"]:
         state = "valid" if step["valid"] else "invalid"
-        row = [Cell(step["step"], is_number=False), _noted(state, step["invalid_why"], table.notes),
+        row = [Cell(step["step"], is_number=False), noted(state, step["invalid_why"], table.notes),
                Cell(step["closed_by"] or wording.MISSING, is_number=False)]  # fmt: skip
         row += [plain(step[key], "", table.notes) for key in ("started", "sent", "lines", "offered", "ok", "cut")]
         row.append(plain(step["window_s"], "s", table.notes, places=1))
@@ -208,65 +214,17 @@ def _instant(name: str, t_s: float | None) -> str:
     return "" if t_s is None else f"{name} {wording.number(t_s, 's', 1)}"
 
 
-def judged(value: Json | None, unit: str, notes: list[str]) -> Cell:
-    """A judged value as a cell: the value, and its interval and n beneath; a missing one carries its why as a note."""
-    if not value or value.get("v") is None:
-        return _missing(value.get("why") if value else None, notes)
-    lo, hi = value.get("lo"), value.get("hi")
-    places = wording.places_of([value["v"], lo, hi], None, unit)
-    n = value.get("n")
-    small = ", ".join(
-        filter(None, [wording.interval(lo, hi, unit, places), "" if n is None else f"n {wording.number(n)}"])
-    )
-    return Cell(wording.number(value["v"], unit, places), small, value["v"])
-
-
-def plain(value: object, unit: str, notes: list[str], why: str | None = None, places: int | None = None) -> Cell:
-    """A bare value as a cell; a missing one carries its why as a note."""
-    return _missing(why, notes) if value is None else Cell(wording.number(value, unit, places), raw=value)
-
-
-def is_empty(table: Table) -> bool:
-    """No cell of the table, row names aside, holds a value."""
-    return all(cell.raw is None for row in table.rows for cell in row[1:])
-
-
-def _row_head(row: Json, notes: list[str]) -> Cell:
-    head = _noted(f"{row['level']} {row['mode']}", None if row["valid"] else f"invalid: {row['invalid_why']}", notes)
-    remarks = [*(["exploring"] if row["exploring"] else []), *([] if row["valid"] else ["invalid"])]
-    remarks += ["one step with the other mode"] if row.get("shares_step") else []
-    return head._replace(small=", ".join(remarks))
-
-
-def _count(value: int | None) -> Cell:
-    return Cell(wording.number(value), raw=value)
-
-
-def _peak(value: Json | None, unit: str, notes: list[str]) -> Cell:
-    if not value or value["v"] is None:
-        return _missing(value.get("why") if value else None, notes)
-    parts = [] if value.get("max") is None else [f"max {wording.number(value['max'], unit)}"]
-    if value.get("source"):
-        parts.append(str(value["source"]))
-    return Cell(wording.number(value["v"], unit), ", ".join(parts), value["v"])
-
-
-def _missing(why: str | None, notes: list[str]) -> Cell:
-    return _noted(wording.MISSING, why or "not recorded", notes)._replace(is_number=True)
-
-
-def _noted(text: str, why: str | None, notes: list[str]) -> Cell:
-    if why is None:
-        return Cell(text, is_number=False)
-    if why not in notes:
-        notes.append(why)
-    return Cell(text, note=notes.index(why) + 1, is_number=False)
+def _outcome(row: Json, name: str) -> Cell:
+    """Beside the clients that left, when they did."""
+    phases = ", ".join(f"{at} {n}" for at, n in (row.get("left_at") or {}).items()) if name == "left" else ""
+    return count(row["outcomes"].get(name, 0))._replace(small=phases)
 
 
 # Tables of the report that follow "What went wrong", by the name their section asks for.
 LEVEL_TABLES: Mapping[str, Callable[[Json], Table]] = {
     "requests": request_table,
     "rates": rate_table,
+    "generator": generator_table,
     "process": process_table,
     "work": work_table,
     "floors": floor_table,

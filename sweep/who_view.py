@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweep import wording
-from sweep.view import Cell, Table
+from sweep.cells import Cell, Table
 
 Json = Mapping[str, Any]
 

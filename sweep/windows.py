@@ -16,10 +16,12 @@ import pandas as pd
 
 from sweep.errors import EvidenceError, PlanError
 from sweep.evidence import Evidence
-from sweep.plan import SweepPlan, from_json
+from sweep.other_clocks import instants_of_workers
+from sweep.plan import SweepPlan
+from sweep.plan_json import from_json
 from sweep.records import MarkName
 from sweep.step_files import StepReport
-from sweep.units import Level, parse_level
+from sweep.units import EITHER, Level, parse_level
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -112,11 +114,11 @@ def planned_steps(ev: Evidence) -> list[dict[str, Any]]:
 def planned_modes(ev: Evidence, planned: Sequence[tuple[str, Level, str]]) -> tuple[tuple[Level, str], ...]:
     """(level, mode) of the planned steps, each once, in their order: what tables and gates speak of.
 
-    A step of mode `user` stands for each mode it sent at that level, and for `user` if it sent nothing.
+    A step of mode `mixed` or `user` stands for each mode it sent at that level, and for its own if it sent nothing.
     """
     pairs: dict[tuple[Level, str], None] = {}
     for _, level, mode in planned:
-        if mode != "user":
+        if mode not in EITHER:
             pairs[level, mode] = None
             continue
         steps = [step for step, at, _ in planned if at == level]
@@ -127,13 +129,16 @@ def planned_modes(ev: Evidence, planned: Sequence[tuple[str, Level, str]]) -> tu
 
 
 def sets(ev: Evidence, steps: Sequence[StepTimes]) -> Sets:
-    """Sorts every request by the window of its own step."""
+    """Sorts every request by the window of its own step, as its own machine saw it."""
     requests = ev.requests
     index = pd.Index([step.step for step in steps], dtype="object")
     code = index.get_indexer(pd.Index(requests["step"].astype(object))).astype(np.int64)
     # The last row is for requests of no step: a window nothing lies in.
     window = np.array([_or(step.t_window_ns, 0) for step in steps] + [0], dtype=np.int64)[code]
     close = np.array([_or(step.t_close_ns, 0) for step in steps] + [0], dtype=np.int64)[code]
+    told = {step.step: step.report.processes for step in steps if step.report is not None}
+    window = instants_of_workers(requests, window, "t_window_ns", told, ev.ahead_ns)
+    close = instants_of_workers(requests, close, "t_close_ns", told, ev.ahead_ns)
     due, is_due = ints(requests["t_due_ns"])
     zero = np.where(is_due, due, requests["t_start_ns"].to_numpy(dtype=np.int64))
     outcome = requests["outcome"].to_numpy(dtype=object)

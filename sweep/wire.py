@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import _socket
 import contextlib
+import errno
 import ssl
 import time
+from typing import Any
 
 import gevent
 from gevent import socket
 from gevent import ssl as gevent_ssl
 
-from sweep.exchange import Ending, Exchange, Timeouts, overdue
+from sweep.errors import RunError
+from sweep.exchange import Ending, Exchange
+from sweep.ports import Way
+from sweep.timeouts import Timeouts, overdue
 from sweep.tls import TlsOptions, tls_context
 
-_RECV_BYTES = 65536
+_RECV_BYTES = 16384  # allocated for each read: 64 KB cost half a microsecond more
 _PAUSE_NS = 100_000_000
+# This machine's own limits: no word of the target's. Descriptors of the process and of all, and ports to connect from.
+_OURS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
+_MEND = "raise ulimit -n, lower the level or use more processes"
+_QUIET_NS = 200_000_000
 _MEETING_NS = 10_000_000  # and three round trips: how long a close may take to meet a request on its way
 
 
@@ -32,14 +41,17 @@ class Connection:
     """A user's keep-alive connection; made when needed, made again when it cannot be used again."""
 
     def __init__(
-        self, host: str, port: int, context: ssl.SSLContext | None, timeouts: Timeouts, watch: Watch
-    ) -> None:
-        """context: of TLS, as `client_context` makes it."""
+        self, host: str, port: int, context: ssl.SSLContext | None, timeouts: Timeouts, watch: Watch,
+        *, keepalive: bool = True,
+    ) -> None:  # fmt: skip
+        """context: of TLS, as `client_context` makes it. keepalive: else each request gets a connection of its own."""
         self._address = (host, port)
         self._context = context
         self._timeouts = timeouts
         self._watch = watch
+        self._keepalive = keepalive
         self._sock: socket.socket | None = None
+        self._watcher: Any = None  # of gevent's loop: the open socket can be read
         self._meeting_ns = _MEETING_NS
 
     def run(self, request: bytes, exchange: Exchange) -> Ending:
@@ -49,15 +61,18 @@ class Connection:
         a fresh one: the keep-alive time-out of the server met our request (seen after 5 s on uvicorn, after 100
         requests on llama.cpp). Later than a few round trips it is no such meeting but a server that gave up.
         """
-        if self._sock is not None and self._was_closed():
-            self.close()
-        reused = self._sock is not None
-        ending = self._once(request, exchange)
-        if reused and ending in ("reset", "eof") and exchange.bytes_in == 0 and self._met_its_close(exchange):
-            exchange.reset()
-            exchange.retried = True
+        try:
+            if self._sock is not None and self._was_closed():
+                self.close()
+            reused = self._sock is not None
             ending = self._once(request, exchange)
-        return ending
+            if reused and ending in ("reset", "eof") and exchange.bytes_in == 0 and self._met_its_close(exchange):
+                exchange.reset()
+                exchange.retried = True
+                ending = self._once(request, exchange)
+            return ending
+        finally:
+            exchange.let_go()
 
     def _met_its_close(self, exchange: Exchange) -> bool:
         sent_ns = exchange.t_sent_ns
@@ -67,7 +82,21 @@ class Connection:
     def is_open(self) -> bool:
         return self._sock is not None
 
+    @property
+    def way(self) -> Way | None:
+        """Both ends of the open connection; None without one."""
+        if self._sock is None:
+            return None
+        try:
+            return Way(self._sock.getsockname()[0], self._sock.getpeername()[0], self._address[1])
+        except OSError:  # the other side has reset it
+            return None
+
     def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher.close()
+            self._watcher = None
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -78,11 +107,14 @@ class Connection:
             try:
                 sock = self._sock or self._connect()
             except (OSError, TimeoutError) as error:
+                if error.errno in _OURS:
+                    exchange.fault = RunError(f"no connection more can be opened here: {error.strerror}; {_MEND}")
+                    raise exchange.fault from error
                 exchange.trouble = str(error)
                 ending = "connect"
                 return ending
             try:
-                sock.sendall(request)
+                self._send(sock, request)
             except OSError as error:
                 exchange.trouble = str(error)
                 ending = "timeout" if isinstance(error, TimeoutError) else "reset"
@@ -93,8 +125,17 @@ class Connection:
             return ending
         finally:
             self._watch.discard(exchange)
-            if ending != "complete" or not exchange.is_reusable():
+            if ending != "complete" or not self._keepalive or not exchange.is_reusable():
                 self.close()
+
+    def _send(self, sock: socket.socket, request: bytes) -> None:
+        """gevent's own sendall costs 3 us more, and is needed only for what the kernel does not take at once."""
+        try:
+            sent = _socket.socket.send(sock._sock, request) if self._context is None else 0
+        except BlockingIOError:
+            sent = 0
+        if sent < len(request):
+            sock.sendall(request[sent:])
 
     def _connect(self) -> socket.socket:
         began_ns = time.monotonic_ns()
@@ -127,17 +168,20 @@ class Connection:
     def _read_plain(self, sock: socket.socket, exchange: Exchange) -> Ending:
         hub = gevent.get_hub()
         me = gevent.getcurrent()
-        watcher = hub.loop.io(sock.fileno(), 1)
+        watcher = self._watcher = self._watcher or hub.loop.io(sock.fileno(), 1)
         raw = sock._sock
         receive = _socket.socket.recv
         clock = time.monotonic_ns
         endings: list[Ending] = []
+        wakings: list[Any] = []
 
         def end(ending: Ending) -> None:
             if not endings:
                 endings.append(ending)
                 watcher.stop()
-                me.switch()
+                # By the loop, when every read that is ready has its time: a record and the next request take 50 us, and
+                # of streams that end together the last would be stamped late by all those before it.
+                wakings.append(hub.loop.run_callback(me.switch))
 
         def readable() -> None:
             # An exception here would go to the hub and leave the user waiting for ever: everything is handed over.
@@ -145,9 +189,9 @@ class Connection:
                 data = receive(raw, _RECV_BYTES)
                 t_ns = clock()
                 if not data:
-                    exchange.now = t_ns
+                    exchange.feed_eof(t_ns)
                     end("eof")
-                elif exchange.feed(data, t_ns):
+                elif exchange.take(data, t_ns):
                     end("bad" if exchange.bad is not None else "complete")
             except BlockingIOError:
                 return
@@ -169,12 +213,13 @@ class Connection:
             endings.append("cut")
             exchange.end = None
             watcher.stop()
-            watcher.close()
+            for waking in wakings:
+                waking.stop()  # killed before it ran: it would wake another wait of this user
 
     @staticmethod
-    def _feed(exchange: Exchange, data: bytes, t_ns: int) -> bool:
+    def _take(exchange: Exchange, data: bytes, t_ns: int) -> bool:
         try:
-            return exchange.feed(data, t_ns)
+            return exchange.take(data, t_ns)
         except Exception as error:
             exchange.fault = error
             raise
@@ -196,10 +241,12 @@ class Connection:
                 data = sock.recv(_RECV_BYTES)
                 t_ns = time.monotonic_ns()
                 if not data:
-                    exchange.now = t_ns
+                    exchange.feed_eof(t_ns)
                     return endings[0] if endings else "eof"
-                if self._feed(exchange, data, t_ns):
+                if self._take(exchange, data, t_ns):
                     return "bad" if exchange.bad is not None else "complete"
+            if exchange.fault is not None:
+                raise exchange.fault
             return endings[0]
         except OSError as error:
             if endings:
@@ -238,7 +285,16 @@ class Watch:
                 continue  # this process stood still: what lies in the sockets is read first
             now = time.monotonic_ns()
             for exchange in tuple(self._open):
-                ending = overdue(exchange, now, self._timeouts)
+                ending = self._ending(exchange, now)
                 if ending is not None and exchange.end is not None:
                     # Through the loop: a switch from this greenlet would not come back to it.
                     loop.run_callback(exchange.end, ending)
+
+    def _ending(self, exchange: Exchange, now_ns: int) -> Ending | None:
+        try:
+            # What a stream that keeps still has told last may be its end.
+            if exchange.t_read_ns is not None and now_ns - exchange.t_read_ns > _QUIET_NS and exchange.catch_up():
+                return "bad"
+        except Exception:  # noqa: BLE001 - ours, in exchange.fault; the user raises it
+            return "cut"
+        return overdue(exchange, now_ns, self._timeouts)

@@ -19,7 +19,9 @@ from sweep.finding import Facts
 from sweep.health_table import Probes
 from sweep.latency import LATENCIES, Timed, percentiles
 from sweep.level_table import LevelRow
-from sweep.plan import SweepPlan, as_json, steps
+from sweep.plan import SweepPlan
+from sweep.plan_json import as_json
+from sweep.plan_steps import steps
 from sweep.records import FORMAT, GeneratorLine, HealthLine, Mark, Record, to_line
 from sweep.run_table import Survival
 from sweep.slo import parse_slo
@@ -94,6 +96,8 @@ class BuiltStep:
     process: dict[str, Any] = field(default_factory=dict)
     has_report: bool = True
     window_s: int = 12
+    target: str | None = None
+    block: int | None = None
 
     @property
     def t_open_ns(self) -> int:
@@ -115,14 +119,25 @@ class BuiltStep:
     def t_idle_ns(self) -> int:
         return self.t_end_ns + 6 * S
 
+    @property
+    def users(self) -> int:
+        """Of a rate one, which schedules."""
+        level = parse_level(self.level)
+        return int(level.value) if level.kind == "concurrency" else 1
+
     def make(self, n: int, **changes: Any) -> list[Record]:
-        """n requests, evenly over the window, as `make_record` makes them."""
+        """n requests, evenly over the window, as `make_record` makes them; of a rate as many as it has, 1 ms late."""
+        level = parse_level(self.level)
+        if level.kind == "rate" or level.value == 0:
+            n = int(self.window_s * level.value)
         room = self.window_s * S // max(n, 1)
+        lag_ns = MS if level.kind == "rate" else 0
         return [
-            make_record(
-                request_id=f"{self.id}.{WORKER}.{i}", step=self.id, user=i % int(self.level),
-                t_start_ns=self.t_window_ns + i * room, stream=self.mode == "stream", **changes,
-            )
+            make_record(**{
+                "request_id": f"{self.id}.{WORKER}.{i}", "step": self.id, "user": i % max(1, self.users),
+                "t_start_ns": self.t_window_ns + i * room + lag_ns, "stream": self.mode == "stream",
+                "t_due_ns": self.t_window_ns + i * room if lag_ns else None,
+            } | changes)
             for i in range(n)
         ]  # fmt: skip
 
@@ -144,8 +159,9 @@ class BuiltRun:
         t_ns = T0 + 2 * S
         for step in steps(self.plan):
             built = BuiltStep(step.id, str(step.level), step.mode, step.cycle, t_ns, [], [])
+            built.target, built.block = step.target, step.block
             built.records = built.make(n)
-            built.generator = [make_generator(built.t_open_ns + i * S) for i in range(1, 17)]
+            built.generator = [make_generator(built.t_open_ns + i * S) for i in range(1, 17)] if built.users else []
             self.steps.append(built)
             t_ns = built.t_idle_ns + S
         self.t_finish_ns = t_ns
@@ -189,8 +205,9 @@ class BuiltRun:
         return {
             "format": FORMAT, "run": "20261130T154900Z-sweep", "plan": as_json(self.plan), "guessed": [],
             "steps": [
-                {"step": step.id, "level": int(step.level), "kind": "concurrency", "mode": step.mode,
-                 "cycle": step.cycle, "n_wanted": 59}
+                {"step": step.id, "level": parse_level(step.level).value, "kind": parse_level(step.level).kind,
+                 "mode": step.mode, "cycle": step.cycle, "n_wanted": 59,
+                 **({} if step.block is None else {"target": step.target, "block": step.block})}
                 for step in self.steps
             ],
             "subjects": [] if pid is None else [subject], "hosts": {WORKER: "host"}, "versions": {"ha-sweep": "0"},
@@ -329,10 +346,11 @@ def _report(step: BuiltStep) -> StepReport:
         "worker": WORKER, "started": len(step.records),
         "sent": sum(record.t_sent_ns is not None for record in step.records), "outcomes": dict(outcomes),
         "locust_requests": finished, "locust_failures": finished - outcomes["ok"], "ended": True,
-    } | step.process  # fmt: skip
+    } | ({"due": len(step.records)} if step.level.endswith("/s") else {}) | step.process  # fmt: skip
     report: dict[str, Any] = {
         "step": step.id, "t_open_ns": step.t_open_ns, "t_window_ns": step.t_window_ns, "t_close_ns": step.t_close_ns,
-        "t_end_ns": step.t_end_ns, "clocks": {}, "closed_by": "duration", "users_wanted": int(step.level),
-        "users_min": int(step.level), "boot_id": "b", "processes": [ProcessReport(**process)], "counts_agree": True,
+        "t_end_ns": step.t_end_ns, "clocks": {}, "closed_by": "duration", "users_wanted": step.users,
+        "users_min": step.users, "boot_id": "b", "processes": [ProcessReport(**process)] if step.users else [],
+        "counts_agree": True,
     } | step.report  # fmt: skip
     return StepReport(**report)

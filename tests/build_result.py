@@ -77,7 +77,9 @@ def make_level(level: int = 8, mode: str = "stream", **changed: Any) -> dict[str
         "shed_ratio": judged(0.0, n, 0.0, 3 / n),
         "in_flight": judged(level * 0.97, n),
         "goodput": judged(1 - failed / n - 0.01 * level, n, 0.85, 0.99),
-        "generator": {"cpu_share_max": 0.03 * level + 0.041, "lag_p99_ms_max": 1.27, "users_min": level},
+        "generator": {"cpu_share_max": 0.03 * level + 0.041, "lag_p99_ms_max": 1.27, "users_min": level,
+                      "achieved_ratio_min": 1.0, "connections_max": float(level), "ports_left_min": 28232.0 - level,
+                      "ports_why": None, "why": None},
         "cpu_cores": judged(0.113 * level, 60),
         "cpu_ms_per_request": judged(9.31, n),
         "cpu_by_process": [

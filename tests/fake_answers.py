@@ -49,6 +49,7 @@ class Request(NamedTuple):
     path: str
     request_id: str | None
     asked: dict  # the JSON body, {} without one
+    authorization: str | None = None
 
 
 def read_request(received: bytes) -> tuple[Request | None, bytes]:
@@ -61,7 +62,8 @@ def read_request(received: bytes) -> tuple[Request | None, bytes]:
         return None, received
     method, path, _ = request_line.split(" ")
     asked = json.loads(body[:n_body]) if n_body else {}
-    return Request(method, path, headers.get("x-request-id"), asked), body[n_body:]
+    request = Request(method, path, headers.get("x-request-id"), asked, headers.get("authorization"))
+    return request, body[n_body:]
 
 
 def answer(behaviour: dict, path: str, asked: dict) -> Iterator[Write]:
@@ -190,6 +192,8 @@ def script_answer(behaviour: dict) -> Iterator[Write]:
         for data in pieces(part, split, kind, framing):
             yield Write(at_s, data)
             at_s += delay_s
+    if parts and isinstance(parts[-1], float):
+        yield Write(at_s, b"")  # the end waits too
     return "close" if end == "keep" and (close or framing in ("close", "raw")) else end
 
 

@@ -59,7 +59,7 @@ class Server:
         self.log_fd = os.open(config["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind(("127.0.0.1", config["port"]))
+        self.listener.bind((config["host"], config["port"]))
         self.listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
         self.listener.setblocking(False)
         self.epoll = select.epoll()
@@ -129,7 +129,10 @@ class Server:
         else:
             behaviour = self.choose(prefix)
             connection.writes = answer(behaviour, request.path, request.asked)
-            self.log_lines.append({"kind": "received", "request_id": request.request_id, "t_received_ns": now_ns})
+            kept = {"authorization": request.authorization, "asked": request.asked} if self.config["keep_asked"] else {}
+            self.log_lines.append(
+                {"kind": "received", "request_id": request.request_id, "t_received_ns": now_ns, **kept}
+            )
             connection.entry = {
                 "kind": "answer", "index": next(self.index), "request_id": request.request_id, "path": request.path,
                 "stream": request.asked.get("stream", request.path.startswith("/api/")),
@@ -221,15 +224,21 @@ class FakeGateway:
         close_after: int | None = None,
         refuse: bool = False,
         port: int = 0,
+        host: str = "127.0.0.1",
+        keep_asked: bool = False,
     ) -> None:
         """behaviours: one or a list, each a dict or a script's text; taken in turn, one a request, then from the start
         again (last_stays: the last one for ever). routes: path prefix -> behaviours of its own, with their own turn.
         close_after: each connection is closed, unannounced, after so many answers. refuse: nothing listens.
+        host: where it listens; `url` names loopback all the same.
+        keep_asked: lines of kind "received" hold the JSON body and the Authorization header too.
         """
         self._log = Path(tempfile.mkstemp(prefix="fake-gateway-", suffix=".jsonl")[1])
         self._config = {
             "behaviours": _as_list(behaviours) or [{}], "routes": {k: _as_list(v) for k, v in (routes or {}).items()},
             "last_stays": last_stays, "close_after": close_after, "refuse": refuse, "port": port, "log": str(self._log),
+            "host": host,
+            "keep_asked": keep_asked,
         }  # fmt: skip
 
     def __enter__(self) -> FakeGateway:
@@ -283,8 +292,9 @@ def _as_list(behaviours: dict | str | Sequence[dict | str]) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", type=json.loads, required=True, help="JSON object, see FakeGateway")
-    defaults = {"behaviours": [{}], "routes": {}, "last_stays": False, "close_after": None, "refuse": False, "port": 0}
-    server = Server(defaults | {"log": os.devnull} | parser.parse_args().config)
+    defaults = {"behaviours": [{}], "routes": {}, "last_stays": False, "close_after": None, "refuse": False, "port": 0,
+                "keep_asked": False}  # fmt: skip
+    server = Server(defaults | {"log": os.devnull, "host": "127.0.0.1"} | parser.parse_args().config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     gc.freeze()

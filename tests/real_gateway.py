@@ -1,8 +1,8 @@
 """A real model behind a real gateway, swept by `ha-sweep`; run in a network namespace of its own.
 
-`unshare --net python real_gateway.py BIN FOLDER`: BIN holds ferrogw and llama-server-vulkan, FOLDER the model; it gets
-one OUT_DIR a run, what each run printed, and the counters of both servers before and after. ferrogw listens on every
-interface, hence the namespace: nothing outside can reach it, and the ports are always free.
+`unshare --net python real_gateway.py BIN FOLDER`: BIN holds ferrogw, llama-server-vulkan and dev-double, FOLDER the
+model; it gets one OUT_DIR a run, what each run printed, and the counters of the servers before and after. ferrogw
+listens on every interface, hence the namespace: nothing outside can reach it, and the ports are always free.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from command import ha_sweep
@@ -25,7 +26,7 @@ from sweep.children import die_with_parent
 
 MODEL = "gemma-270m"
 MODEL_FILE = "model.gguf"
-MODEL_PORT, GATEWAY_PORT = 18080, 18801
+MODEL_PORT, GATEWAY_PORT, DECISION_PORT = 18080, 18801, 18877
 KEY = "fgw_0123456789abcdef0123456789abcdef"
 KEY_ENV = "HA_SWEEP_TEST_KEY"
 START_S = 60.0
@@ -43,13 +44,25 @@ GATEWAY_ENVIRONMENT = {
     "PORT": str(GATEWAY_PORT), "RATE_LIMIT_RPS": "0", "FERRO_MODEL_CATALOG_TIMEOUT": "1s",
 }  # fmt: skip
 QUICK = (
-    "--duration", "5s", "--warmup", "1s", "--cooldown", "2s", "--max-tokens", "16", "--prompt-tokens", "32",
-    "--extra-body", '{"ignore_eos": true}',
+    "--duration", "4s", "--max-step", "5s", "--warmup", "1s", "--cooldown", "1s", "--max-tokens", "16",
+    "--prompt-tokens", "32", "--extra-body", '{"ignore_eos": true}', "--quiet-check", "2s",
 )  # fmt: skip
 RUNS = {
-    "levels": (*QUICK, "--levels", "1,2", "--max-step", "10s", "--quiet-check", "2s", "--slo",
-               "stream.ttft_ms.p95<=5000"),
-    "full": (*QUICK, "--levels", "8", "--max-step", "5s", "--mode", "stream"),
+    "levels": (*QUICK, "--levels", "1,2", "--slo", "stream.ttft_ms.p95<=5000"),
+    "full": (*QUICK, "--levels", "8", "--mode", "stream"),
+}  # fmt: skip
+N_OUT = 8
+SHORT = (
+    "--levels", "1", "--duration", "2s", "--max-step", "3s", "--warmup", "0s", "--cooldown", "0s",
+    "--prompt-tokens", "32", "--quiet-check", "1s",
+)  # fmt: skip
+SPOKEN = (*SHORT, "--max-tokens", str(N_OUT), "--extra-body", '{"ignore_eos": true}', "--model", MODEL)
+# The model server's other APIs, and a server of decisions whose API is found. At once: only the time differs.
+DIRECT = {
+    "openai-completions": (MODEL_PORT, (*SPOKEN, "--api", "openai-completions")),
+    "openai-responses": (MODEL_PORT, (*SPOKEN, "--api", "openai-responses")),
+    "anthropic-messages": (MODEL_PORT, (*SPOKEN, "--api", "anthropic-messages")),
+    "systemone": (DECISION_PORT, (*SHORT, "--model", "mock", "--max-requests", "200")),
 }  # fmt: skip
 
 
@@ -62,11 +75,29 @@ def main(tools: Path, folder: Path) -> None:
     ]  # fmt: skip
     environment = GATEWAY_ENVIRONMENT | {"GATEWAY_CONFIG": str(folder / "gateway.yaml"), "HOME": str(folder)}
     gateway = [tools / "ferrogw", "serve"]
-    with server(model, {}, folder / "model.log"), server(gateway, environment, folder / "gateway.log") as pid:
-        wait_until_ready(f"http://127.0.0.1:{MODEL_PORT}/health")
-        wait_until_ready(f"http://127.0.0.1:{GATEWAY_PORT}/livez")
+    decisions = [tools / "dev-double", "serve", "--engine", "mock", "--host", "127.0.0.1", "--port", str(DECISION_PORT)]
+    with (
+        server(model, {}, folder / "model.log") as model_pid,
+        server(gateway, environment, folder / "gateway.log") as pid,
+        server(decisions, {"HOME": str(folder)}, folder / "decisions.log") as decisions_pid,
+    ):
+        for port, path in ((MODEL_PORT, "health"), (GATEWAY_PORT, "livez"), (DECISION_PORT, "health")):
+            wait_until_ready(f"http://127.0.0.1:{port}/{path}")
         for name, options in RUNS.items():
             (folder / f"{name}.json").write_text(json.dumps(sweep(pid, folder, name, options)))
+        before = counters()
+        with ThreadPoolExecutor(len(DIRECT)) as pool:
+            done = {
+                name: pool.submit(
+                    ha_sweep, "run", "--target", f"http://127.0.0.1:{port}", "--gateway-pid",
+                    str(decisions_pid if port == DECISION_PORT else model_pid), *options, "--out-dir", name, cwd=folder,
+                )
+                for name, (port, options) in DIRECT.items()
+            }  # fmt: skip
+        after = counters()
+        for name, run in done.items():
+            told = {"code": run.result().returncode, "stdout": run.result().stdout, "stderr": run.result().stderr}
+            (folder / f"{name}.json").write_text(json.dumps(told | {"before": before, "after": after}))
 
 
 def sweep(pid: int, folder: Path, name: str, options: tuple[str, ...]) -> dict:

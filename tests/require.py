@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-NAMES = ("chromium", "strace", "netns", "root", "tmux", "realgateway")
+NAMES = ("cc", "chromium", "strace", "netns", "root", "tmux", "realgateway")
 
 
 def is_required(name: str) -> bool:

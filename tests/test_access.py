@@ -113,6 +113,17 @@ def test_access_as_people_have_it_is_accepted(fields):
     check_access(plan(**fields))
 
 
+def test_two_tenants_with_one_key_are_refused(monkeypatch):
+    """They would be one tenant to the target, and served alike by nobody's doing."""
+    for name, value in (("KEY_A", "hunter2-a"), ("KEY_B", "hunter2-b"), ("KEY_C", "hunter2-a")):
+        monkeypatch.setenv(name, value)
+    Access(plan(tenants=("a=KEY_A", "b=KEY_B")))
+
+    with pytest.raises(PlanError, match="--tenant: KEY_A and KEY_C hold the same key; each tenant needs") as refused:
+        Access(plan(tenants=("a=KEY_A", "b=KEY_B", "c=KEY_C")))
+    assert "hunter2" not in str(refused.value)
+
+
 def test_the_options_are_read_once_and_not_repeated(tmp_path):
     """On the command line: a name twice, a value without a name; the plan's own text is nowhere."""
     both = ("--header", "X-A=A", "--header", "X-A=B")

@@ -37,7 +37,7 @@ def free_port() -> int:
     [
         (["--api", "openai-chatt"], ["openai-chatt", "did you mean", "openai-chat"]),
         (["--levels", "1,x"], ["'x'", "whole number"]),
-        (["--levels", "5/s"], ["arrival rates", "later"]),
+        (["--levels", "0/s"], ["0/s", "level 0"]),
         (["--slo", "ttft<=5"], ["ttft", "ttft_ms"]),
         (["--duration", "fast"], ["'fast'", "1.5m"]),
         (["--extra-body", "{x"], ["--extra-body", "JSON"]),

@@ -116,13 +116,15 @@ def listener(url: str, is_own: bool = True, is_loopback: bool = True) -> Listene
         (OLLAMA | {"/": answers("A gateway")}, ("ollama-chat",)),
         (OLLAMA | {"/api/version": GONE}, ("ollama-chat",)),
         (OLLAMA | {"/": answers("A gateway"), "/api/version": GONE}, ()),
-        (OLLAYA, ()),
+        (OLLAYA, ("ollaya-decide", "systemone")),
         (NOTHING, ()),
+        (NOTHING | {"/v1/systemone": "HTTP 405 text/plain; allow: POST\n---\nno"}, ("systemone",)),
+        (NOTHING | {"/v1/systemone": "HTTP 405 text/plain; allow: PUT\n---\nno"}, ()),
         (NOTHING | {"/v1/models": answers("<html>"), "/api/tags": answers({"models": 3})}, ()),
     ],
 )
 def test_what_is_spoken_is_told_by_the_lists(routes, apis):
-    """OpenAI's first, but Ollama's own of Ollama itself; Ollaya, which lists models too, speaks neither."""
+    """OpenAI's first, but Ollama's own of Ollama itself; Ollaya, which lists models too, decides."""
     assert apis == spoken(routes).apis
 
 
@@ -142,7 +144,6 @@ def test_what_was_left_out_is_guessed_with_its_reason():
     ("routes", "given", "words"),
     [
         (NOTHING, {}, ["speaks no API known", "/v1/models answers 404", "--api"]),
-        (OLLAYA, {}, ["Ollaya", "/api/decide", "openai-chat"]),
         (NOTHING | {"/v1/models": DENIED}, {}, ["/v1/models answers 401", "--api-key-env"]),
         (OLLAMA | {"/api/tags": tags("a", "b")}, {}, ["2 models (a, b)", "--model"]),
         (OLLAMA | {"/api/tags": tags()}, {}, ["0 models (none)", "--model"]),
@@ -275,8 +276,8 @@ def test_ports_that_may_be_anything_get_no_secret(monkeypatch):
 
     assert api == found.plan.target
     assert "the only one that speaks an API or asks for the key" in found.guesses["target"].how
-    sent = at_debug[:4] + at_api[:4]
-    assert 4 == n_gets and all("X-Env: ci" in each and "-chosen-only" not in each for each in sent)
+    sent = at_debug[:5] + at_api[:5]
+    assert 5 == n_gets and all("X-Env: ci" in each and "-chosen-only" not in each for each in sent)
 
 
 @pytest.mark.parametrize(("name", "told"), [("m-sk-secret-1", "repeats a secret"), ("a\n\nREADY", "no printable")])
@@ -326,8 +327,7 @@ def test_each_kind_is_known_by_its_row():
     assert None is with_kind(make_plan(gateway="fair-gateway")).plan.api
     with pytest.raises(PlanError, match="did you mean litellm"):
         with_kind(make_plan(gateway="litelm"))
-    with pytest.raises(PlanError, match="/api/decide and /v1/systemone, which ha-sweep does not speak"):
-        with_kind(make_plan(gateway="ollaya"))
+    assert "ollaya-decide" == with_kind(make_plan(gateway="ollaya")).plan.api
     assert "openai-chat" == with_kind(make_plan(gateway="ollaya", api="openai-chat")).plan.api
 
 

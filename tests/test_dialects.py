@@ -1,34 +1,19 @@
-"""Every shape of event and body that the three APIs are known to send, and what each tells."""
+"""Every shape of event and body that chat.completions and Ollama are known to send; what holds for every row."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from reading import read_body, read_event, told
 from recorded import recorded
 
-from sweep.dialects import ANSWER, BY_NAME, NOTHING, TOKEN, Answer, Ask, BadBodyError, error_of
+from sweep.dialects import ANSWER, BY_NAME, DIALECTS, NOTHING, TOKEN, Answer, Ask, BadBodyError
+from sweep.error_bodies import error_of
 from sweep.plan import APIS
 
 CHAT, OLLAMA, GENERATE = (BY_NAME[name] for name in ("openai-chat", "ollama-chat", "ollama-generate"))
-EMPTY = {name: getattr(Answer(), name) for name in Answer.__slots__}
 DEEP = b'{"error":' + b"[" * 100_000
-
-
-def told(answer: Answer) -> dict:
-    """What an answer says beyond an empty one."""
-    found = {name: getattr(answer, name) for name in Answer.__slots__}
-    return {name: value for name, value in found.items() if value != EMPTY[name]}
-
-
-def read_event(dialect, data: bytes) -> tuple[int, dict]:
-    answer = Answer()
-    return dialect.read_event(data, answer), told(answer)
-
-
-def read_body(dialect, data: bytes) -> tuple[int, dict]:
-    answer = Answer()
-    return dialect.read_body(data, answer), told(answer)
 
 
 def delta(text: str, rest: str = "") -> bytes:
@@ -118,16 +103,18 @@ def test_null_error_is_none(event):
     assert (NOTHING, {}) == read_event(CHAT, event)
 
 
-@pytest.mark.parametrize("dialect", [CHAT, OLLAMA, GENERATE])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=BY_NAME)
 @pytest.mark.parametrize(
     "data",
-    [b"<html>", b'{"choices":[', b"null", b'"text"', b"[]", b"1", b'{"model":"\xff"}', b'{"error":"\\ud800"}', DEEP],
-)
+    [b"<html>", b'{"choices":[', b"null", b'"text"', b"[]", b"1", b'{"model":"\xff","type":"\xff"}',
+     b'{"error":"\\ud800"}', DEEP],
+)  # fmt: skip
 def test_bytes_that_are_not_of_the_api(dialect, data):
     """Other JSON, half of one, broken UTF-8 and bottomless nesting say so instead of breaking the reader."""
-    for read in (dialect.read_event, dialect.read_body):
-        with pytest.raises(BadBodyError):
-            read(data, Answer())
+    with pytest.raises(BadBodyError):
+        dialect.read_event(data, Answer())
+    with pytest.raises(BadBodyError):
+        dialect.read_body(data, Answer(), {})
 
 
 def test_later_usage_and_finish_win_and_nonsense_does_not():
@@ -155,8 +142,9 @@ def test_later_usage_and_finish_win_and_nonsense_does_not():
         (OLLAMA, b'{"message":null,"done":false}', NOTHING, {}),
         (OLLAMA, b"{}", NOTHING, {}),
         (OLLAMA, b'{"message":{"content":""},"done":true,"done_reason":"stop","prompt_eval_count":3,"eval_count":2,'
-                 b'"load_duration":1000000}', NOTHING,
-         {"done": True, "finish": "stop", "n_in": 3, "n_out": 2, "load_ns": 1000000}),
+                 b'"total_duration":9000000,"load_duration":1000000,"prompt_eval_duration":2000000,"eval_duration":3000000}',
+         NOTHING, {"done": True, "finish": "stop", "n_in": 3, "n_out": 2, "total_ns": 9000000, "load_ns": 1000000,
+                   "prompt_eval_ns": 2000000, "eval_ns": 3000000}),
         (OLLAMA, b'{"message":{"content":"A"},"done":true}', ANSWER, {"done": True}),
         (OLLAMA, b'{"done":true,"prompt_eval_count":0,"eval_count":-2,"load_duration":"1s"}', NOTHING,
          {"done": True, "n_in": 0}),
@@ -269,7 +257,7 @@ def test_recorded_body_of_a_real_server(name, dialect, facts):
     """A whole answer, complete, with the counts it names."""
     answer = Answer()
 
-    assert ANSWER == dialect.read_body(recorded(name).body, answer)
+    assert ANSWER == dialect.read_body(recorded(name).body, answer, {})
     assert (*facts, True) == (answer.finish, answer.n_in, answer.n_out, answer.model, answer.done)
 
 
@@ -313,6 +301,11 @@ def test_terminal_rule(dialect, done, finish, complete):
         ({"error": {"code": 500, "message": "m", "type": "t"}}, "500", "m"),
         ({"error": "m"}, None, "m"),
         ({"detail": "Not Found"}, None, "Not Found"),
+        ({"error": "busy", "code": "QUEUE_FULL", "detail": []}, "QUEUE_FULL", "busy"),
+        ({"error": "busy", "code": None}, None, "busy"),
+        ({"error": {"message": "m"}, "code": 7}, "7", "m"),
+        ({"type": "error", "error": {"type": "t", "message": "m"}}, "t", "m"),
+        ({"type": "error", "error": "m"}, None, "m"),
         ({"detail": {"error": {"message": "m", "status": "s"}}}, "s", "m"),
         ({"detail": [{"msg": "Field required"}]}, None, '[{"msg":"Field required"}]'),
         ({"status": 404, "message": "m"}, "404", "m"),
@@ -365,6 +358,19 @@ def test_extra_body_wins():
     ]
 
 
+@pytest.mark.parametrize("dialect", DIALECTS, ids=BY_NAME)
+def test_row_says_what_it_lacks(dialect):
+    """What does not stream says nothing of events, and is not complete by one; lines end with done:true only."""
+    speaks = {"openai-embeddings", "ollaya-decide", "systemone"}
+
+    assert (dialect.name in speaks) == (not dialect.streams) == (not dialect.has_tokens)
+    assert dialect.streams == ("stream" in dialect.body(Ask("m", "p", 9, True, {})))
+    assert not dialect.has_lines or dialect.needs_done
+    if not dialect.streams:
+        with pytest.raises(BadBodyError, match="the API has no streaming"):
+            dialect.read_event(b"{}", Answer())
+
+
 def test_models_are_read_from_a_listing():
     """OpenAI's `data`, Ollama's `models`."""
     assert ["a"] == CHAT.names({"object": "list", "data": [{"id": "a", "object": "model"}]})
@@ -374,3 +380,9 @@ def test_models_are_read_from_a_listing():
 def test_help_names_the_apis_that_are_spoken():
     """`run --help` lists them without loading their rows: two tables that must not drift apart."""
     assert APIS == tuple(BY_NAME)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=BY_NAME)
+def test_what_a_task_may_replace_is_in_the_body(dialect):
+    """A name that is misspelt in a row would be free for nobody."""
+    assert set(dialect.replaceable) <= set(dialect.body(Ask("m", "p", 9, True, {})))

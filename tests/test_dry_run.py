@@ -3,7 +3,8 @@
 from dataclasses import fields, replace
 
 from sweep.dry_run import describe
-from sweep.plan import Level, SweepPlan, parse_levels, steps
+from sweep.plan import Level, SweepPlan, parse_levels
+from sweep.plan_steps import steps
 from sweep.slo import parse_slo
 
 
@@ -58,11 +59,24 @@ def test_every_option_of_the_plan_shows_in_the_dry_run():
         "labels": {"k": "v"}, "headers": {"X-A": "E"}, "headers_plain": {"X-B": "v"}, "key_style": "x-api-key",
         "api_key_cmd": "cmd", "ca_file": "ca", "cert": "c", "key": "k", "insecure": True, "locustfile": "f.py",
         "user_classes": ("A",), "subject": "g@1", "subject_digest": "sha256:0", "keep_headers": ("X-C",),
-        "quiet_check_s": 3.0, "gateway_pid_given": "port:9",
+        "quiet_check_s": 3.0, "gateway_pid_given": "port:9", "arrivals": "constant", "stream_share": 0.25,
+        "think_time_s": 1.0, "ramp_s": 2.0, "cancel_ratio": 0.1, "cancel_at": ("mid_stream",), "no_keepalive": True,
+        "auto_max": Level(64), "auto_steps": 9, "leak_cycles": 5, "tenants": ("a=KEY_A", "b=KEY_B"), "prompts": "p",
+        "shared_prefix": 64, "beside": {"direct": "http://127.0.0.1:7"}, "beside_pids": {"direct": "7"},
+        "beside_models": {"direct": "m"}, "beside_key_envs": {"direct": "UP"}, "processes": 2, "expect_workers": 1,
+        "master_bind": "127.0.0.1",
     }  # fmt: skip
     assert {field.name for field in fields(SweepPlan)} == set(changed)
     silent = [name for name, value in changed.items() if describe(base) == describe(replace(base, **{name: value}))]
     assert [] == silent
+
+
+def test_the_load_comes_from_here_or_from_workers_never_from_both():
+    """A master waits for its workers and sends nothing itself."""
+    assert "load processes: 3 here" in describe(make_plan(processes=3))
+    assert "load processes: 2 on other machines, which connect to 10.0.0.5" in describe(
+        make_plan(expect_workers=2, master_bind="10.0.0.5")
+    )
 
 
 def test_what_others_wrote_stays_on_its_line():

@@ -5,7 +5,10 @@ import re
 import pytest
 from build import make_record
 
-from sweep.estimate import Measured, estimate, not_tested, time_line
+from sweep.errors import PlanError
+from sweep.estimate import Measured, estimate, time_line
+from sweep.holdable import check_holdable
+from sweep.left_open import not_tested
 from sweep.plan import DEMO_TARGET, Level, SweepPlan, parse_levels
 from sweep.preflight import measured_of
 from sweep.slo import parse_slo
@@ -204,3 +207,63 @@ def test_the_time_a_cold_model_takes_to_load_is_no_request_s(load_ms, e2e_s):
     cold = make_record(t_start_ns=5, t_end_ns=1_000_000_005, load_ns=load_ns)
 
     assert e2e_s == measured_of(cold).e2e_s
+
+
+def test_a_rate_is_told_with_its_requests_in_flight():
+    """5/s of 3.2 s each are 300 a minute and, by Little's law, 16 in flight; requests and time follow from the rate."""
+    found = estimate(make_plan("5/s", ["ttft_ms.p95<=500"], mode="stream", warmup_s=10.0), both(3.2))
+
+    assert (
+        "level 5/s stream: ~300 requests a minute; ~16 in flight; p95 decided in ~12 s; p99 decided in ~60 s"
+    ) == found.lines[0]
+    assert (350, 44800) == totals(found)  # ten seconds before the window and the minute of it
+    assert pytest.approx(73.2) == found.load_s["s01-r5-stream-k1"]
+
+
+def test_users_who_think_send_less():
+    """One user with 6.7 s of thought after 3.3 s of answer sends six a minute."""
+    assert estimate(make_plan("1", think_time_s=6.7), both(3.3)).lines[0].startswith("level 1 stream: ~6 requests a")
+
+
+def test_level_0_costs_time_and_no_request():
+    """Alone it needs no measured answer; beside others it is left out of their pools."""
+    alone = estimate(make_plan("0"), {})
+    beside = estimate(make_plan("0,8"), both(1.0))
+
+    assert ["level 0: observes for 1.0 min, asks nothing", "time: ~1.2 min for 1 step"] == list(alone.lines)
+    assert () == alone.undecidable
+    assert totals(estimate(make_plan("8"), both(1.0))) == totals(beside)
+    assert {"s01-c0-observe-k1": 60.0}.items() <= beside.load_s.items()
+
+
+@pytest.mark.parametrize(
+    ("levels", "processes", "fd_limit", "expected"),
+    [
+        ("10/s,100/s", 1, 1024, []),
+        ("10/s,200/s", 1, 1024, ["level 200/s: answers take 3 s, so about 600 requests are in flight at once, of"]),
+        ("400/s", 1, 1024, "level 400/s: answers take 3 s, so about 1,200 requests are in flight at once, and one "),
+        ("400/s", 4, 1024, []),
+        ("8", 1, 64, []),
+    ],
+)
+def test_a_rate_that_cannot_be_held_open_is_refused_after_the_preflight(levels, processes, fd_limit, expected):
+    """Rate times answer time against the descriptors of one process: more is refused, more than half is said."""
+    plan = make_plan(levels, processes=processes)
+    if isinstance(expected, str):
+        with pytest.raises(PlanError) as refused:
+            check_holdable(plan, both(3.0), fd_limit)
+        assert str(refused.value).startswith(expected)
+    else:
+        warnings = check_holdable(plan, both(3.0), fd_limit)
+        assert len(expected) == len(warnings)
+        assert all(told.startswith(start) for told, start in zip(warnings, expected, strict=True))
+
+
+def test_an_api_without_tokens_is_not_capped_by_them():
+    """No output tokens are foretold, and their cap, which would end the window, binds nothing."""
+    plan = SweepPlan(target="http://x", levels=parse_levels("1"), mode="nonstream", max_output_tokens=10)
+    with_tokens = estimate(plan, {"nonstream": Measured(0.1, 5, None)})
+    without = estimate(plan, {"nonstream": Measured(0.1, 5, None, has_tokens=False)})
+
+    assert "a cap ends the window" in with_tokens.lines[0] and "output tokens" in with_tokens.lines[1]
+    assert "a cap" not in without.lines[0] and "output tokens" not in without.lines[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from dataclasses import replace
 
@@ -12,8 +13,9 @@ from play import CHAT_HEAD, DONE, FINISH, LAST_CHUNK, MS, NDJSON_HEAD, USAGE, ch
 from recorded import recorded
 
 from sweep.dialects import BY_NAME, Answer
-from sweep.exchange import LINGER_NS, MAX_ERROR_BODY_BYTES, MAX_HEADER_BYTES, Exchange, Timeouts, overdue
-from sweep.outcomes import conclude
+from sweep.exchange import MAX_ERROR_BODY_BYTES, MAX_HEADER_BYTES, Exchange
+from sweep.outcomes import conclude, ends_by_eof
+from sweep.timeouts import LINGER_NS, Timeouts, overdue
 
 STREAMED = chunk(content("A")) + chunk(content("B")) + chunk(FINISH) + chunk(USAGE) + chunk(DONE) + LAST_CHUNK
 WHOLE = b'{"choices":[{"message":{"content":"AB"},"finish_reason":"stop"}]}'
@@ -179,6 +181,92 @@ def test_what_is_no_stream_stays_a_body(body):
     assert (False, body, True) == (exchange.is_streamed, b"".join(exchange.body), exchange.ended)
 
 
+# -- reads that wait --
+
+
+def test_answer_that_is_whole_when_the_step_ends_is_no_cut():
+    """Its last byte came before the end; only its user had not woken yet."""
+    whole, half = (play([response(WHOLE)[:n]], stream=False) for n in (None, -1))
+
+    assert ("ok", "cut") == tuple(conclude(each, "cut").outcome for each in (whole, half))
+
+
+@settings(deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("sep", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("end", [LAST_CHUNK, b"0\r\nX-Trailer: 1\r\n\r\n"])
+def test_reads_that_wait_tell_the_same_at_their_own_times(sep, end, data):
+    """Taken or fed, whole chunks or any split of them: the same facts and instants, and the same read ends it."""
+    tokens = [chunk(content("A").replace(b"\n", sep)) for _ in range(40)]
+    reads = [CHAT_HEAD, *tokens, chunk(FINISH), chunk(USAGE), chunk(DONE), end]
+    places = sorted(data.draw(st.lists(st.integers(0, len(b"".join(reads))), max_size=12)))
+    at, split = 0, []
+    for read in reads:
+        cuts = [place - at for place in places if at < place < at + len(read)]
+        split += [read[a:b] for a, b in itertools.pairwise([0, *cuts, len(read)])]
+        at += len(read)
+    fed, taken = (Exchange(BY_NAME["openai-chat"], True, "s.w-000001") for _ in range(2))
+    ends = [[call(read, n * MS) for n, read in enumerate(split, 1)] for call in (fed.feed, taken.take)]
+
+    assert ends == [[False] * (len(split) - 1) + [True]] * 2
+    assert (seen(fed), instants_ms(fed), fed.gaps_us) == (seen(taken), instants_ms(taken), taken.gaps_us)
+
+
+@pytest.mark.parametrize("last", [b"\n\r\n", b"\r\n", b"\n", b"\r\n\r\n"])
+def test_end_that_two_reads_share_is_seen_at_once(last):
+    """However short the last read is, the answer does not wait for another."""
+    whole = chunk(content("A")) + LAST_CHUNK
+    exchange = Exchange(BY_NAME["openai-chat"], True, "s.w-000001")
+    exchange.feed(CHAT_HEAD + chunk(content("A")), MS)
+
+    assert [False, True] == [exchange.take(whole[: -len(last)], 2 * MS), exchange.take(last, 3 * MS)]
+
+
+def test_reads_wait_until_somebody_asks():
+    """A token waits; what asks, a byte that says more and the connection's end find it, with the time of its read."""
+    for ask in (Exchange.catch_up, Exchange.let_go, lambda x: x.feed_eof(9 * MS), lambda x: x.take(b"5", 9 * MS)):
+        exchange = Exchange(BY_NAME["openai-chat"], True, "s.w-000001")
+        exchange.feed(CHAT_HEAD + chunk(content("A")), MS)
+        assert not exchange.take(chunk(content("B")), 3 * MS)
+        before = exchange.n_events
+        ask(exchange)
+
+        assert (1, 2, 3 * MS) == (before, exchange.n_events, exchange.t_last_ns)
+
+
+def test_class_with_a_feed_of_its_own_sees_every_read():
+    """A client that leaves after so many tokens counts them as they come."""
+
+    class Counting(Exchange):
+        __slots__ = ("fed",)
+
+        def feed(self, data: bytes, t_ns: int) -> bool:
+            self.fed.append(t_ns // MS)
+            return super().feed(data, t_ns)
+
+    exchange = Counting(BY_NAME["openai-chat"], True, "s.w-000001")
+    exchange.fed = []
+    for n, read in enumerate([CHAT_HEAD, *[chunk(content("A"))] * 5], 1):
+        exchange.take(read, n * MS)
+
+    assert [1, 2, 3, 4, 5, 6] == exchange.fed
+
+
+def test_finished_exchange_is_freed_at_once():
+    """Else a thousand streams wait for the garbage collector, which stops the process to find them."""
+    alive = lambda: sum(type(each) is Exchange for each in gc.get_objects())  # noqa: E731
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        exchange = play([CHAT_HEAD + STREAMED])
+        exchange.let_go()
+        del exchange
+        assert before == alive()
+    finally:
+        gc.enable()
+
+
 # -- HTTP --
 
 
@@ -252,7 +340,7 @@ def test_how_a_body_ends_and_whether_the_connection_serves_again(head, by_eof, r
     """By length, chunks or the connection's end; only a clean end leaves a connection to use."""
     exchange = play([head], stream=False)
 
-    assert (by_eof, reusable, b"{}") == (exchange.ends_by_eof(), exchange.is_reusable(), b"".join(exchange.body))
+    assert (by_eof, reusable, b"{}") == (ends_by_eof(exchange), exchange.is_reusable(), b"".join(exchange.body))
 
 
 def test_second_answer_nobody_asked_for_changes_nothing():

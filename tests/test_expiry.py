@@ -217,3 +217,27 @@ def test_an_unverified_certificate_warns(tmp_path):
     assert "WARN" == result["verdict"]
     assert [("certificate", "warn")] == [(f["gate"], f["status"]) for f in result["findings"] if f["status"] == "warn"]
     assert any("--insecure" in line for line in result["why"])
+
+
+def test_each_tenants_key_expires_by_itself(tmp_path):
+    """One tenant's refusals are the last word on its key, though the other's goes on working; mixed ones are none."""
+    tenants = {"api_key_env": None, "tenants": ("a=KEY_A", "b=KEY_B")}
+
+    def of_tenants(run: BuiltRun) -> None:
+        for step in run.steps:
+            for i, record in enumerate(step.records):
+                record.tenant = "ab"[i % 2]
+
+    def late(run: BuiltRun) -> None:
+        refuse(run.steps[1], range(81, 160, 2))
+        of_tenants(run)
+
+    def early(run: BuiltRun) -> None:
+        refuse(run.steps[1], range(1, 80, 2))
+        of_tenants(run)
+
+    _, why = judged(tmp_path / "late", late, "2,4", **tenants)
+    result, none = judged(tmp_path / "early", early, "2,4", **tenants)
+
+    assert why["s02-c4-stream-k1"].startswith("token expired at 16:00 UTC: 40 requests were refused with 401")
+    assert {None} == set(none.values()) and "FAIL" == result["verdict"]

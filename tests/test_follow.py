@@ -30,7 +30,7 @@ def test_a_steps_counts(tmp_path):
     with outdir.LineFile(path) as lines:
         for record in (*good, bad, full):
             lines.append(to_line(record))
-    seen = StepProgress(path)
+    seen = StepProgress([path])
     seen.look(35 * second)
 
     assert (5, 1, 2000.0, (3, 1)) == (seen.n_finished, seen.n_failed, seen.ttft_p50_ms, seen.recent)
@@ -38,7 +38,7 @@ def test_a_steps_counts(tmp_path):
 
 def test_nothing_seen_is_unknown_not_zero(tmp_path):
     """Before the first sample and the first record."""
-    gateway, step = GatewayProgress(tmp_path / "none", 100), StepProgress(tmp_path / "none")
+    gateway, step = GatewayProgress(tmp_path / "none", 100), StepProgress([tmp_path / "none"])
     gateway.look()
     step.look(0)
 
@@ -49,7 +49,7 @@ def test_refusals_of_our_key_count_as_failures_once_it_is_shown_to_be_good(tmp_p
     """Until an answer comes after them they may be our expired key's; without a key they are failures at once."""
     refused = make_record(outcome="http_4xx", status=401)
     path = tmp_path / "requests.jsonl"
-    seen, keyless = StepProgress(path, sends_key=True), StepProgress(path)
+    seen, keyless = StepProgress([path], sends_key=True), StepProgress([path])
     told = []
     for records in ([make_record(), *[refused] * 3], [make_record()]):
         with path.open("ab") as file:
@@ -59,3 +59,15 @@ def test_refusals_of_our_key_count_as_failures_once_it_is_shown_to_be_good(tmp_p
             told.append((each.n_refused, each.recent, each.n_failed))
 
     assert [(3, (1, 0), 3), (0, (4, 3), 3), (0, (5, 3), 3), (0, (5, 3), 3)] == told
+
+
+def test_clients_that_left_hide_no_error_burst(tmp_path):
+    """They are finished, and neither good nor failed."""
+    path = tmp_path / "requests"
+    with outdir.LineFile(path) as lines:
+        for outcome in ("left", "left", "http_5xx"):
+            lines.append(to_line(make_record(t_start_ns=0, outcome=outcome, t_over_ns=10**9)))
+    seen = StepProgress([path])
+    seen.look(2 * 10**9)
+
+    assert (3, 1, (1, 1)) == (seen.n_finished, seen.n_failed, seen.recent)

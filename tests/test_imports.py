@@ -22,24 +22,31 @@ MAX_MODULE, MAX_FUNCTION = 300, 50
 ROOMS = {
     "package": "__init__",
     # plan and evidence file formats: what the halves share
-    "shared": "errors units slo plan estimate records step_files outdir seal wording subject secret_names "
-    "request_counters gateway_kinds",
-    # one HTTP call: dialects, bytes to events, outcomes; clocks and children
-    "call": "clocks child_log children endpoint dialects error_bodies masking stream exchange outcomes request told "
-    "tls",
-    # only in a process that is a Locust
-    "load": "wire load driver llm_user ask locustfile_check",
+    "shared": "left_open errors units slo plan plan_steps plan_json estimate records step_files outdir seal wording "
+    "subject secret_names request_counters gateway_kinds crew_messages arrivals draws tenants sending bounds "
+    "lateness search slo_decision beside_plan",
+    "call": "negotiation clocks child_log children endpoint dialects dialect_types dialect_chat "
+    "dialect_completions dialect_responses dialect_embeddings dialect_ollama dialect_messages "
+    "dialect_decisions error_bodies masking stream exchange timeouts outcomes request told tls prompts senders "
+    "ports",
+    "load": "wire load recording driver load_process crew_master crew_worker llm_user ask locustfile_check "
+    "open_loop leaving generator_health",
     # only in the embedded gateway's process
-    "gateway": "demo_gateway demo_app demo_answers demo_defects demo_waits",
-    "running": "answered demo follow gateway guards health machine marks ownership preflight prepare probe refusals "
-    "runner terminal loaded standstill dry_run progress sockets connections others asking choosing "
-    "deadline listeners pid_forms access access_refusals key_command settling own_locustfile",
-    "judging": "evidence sample_lines windows stats latency token_rate level_table step_table process_table "
+    "gateway": "demo_gateway demo_app demo_answers demo_typed demo_whole demo_asks demo_defects demo_memory "
+    "demo_waits",
+    "running": "prepared step_orders api_fit answered demo follow gateway guards health machine marks ownership "
+    "preflight prepare probe refusals runner terminal loaded standstill dry_run progress sockets connections others "
+    "asking choosing deadline listeners pid_forms access access_refusals key_command settling "
+    "own_locustfile crew_options crew_refusals worker_loop observing sender_refusals prompt_file sequence "
+    "probing search_refusals beside_refusals beside_target giving_up holdable",
+    "judging": "cells evidence sample_lines windows stats latency token_rate level_table step_table process_table "
     "run_table answer_table subject_table identity_gates who_view health_table next_command next_step "
     "knee finding request_gates slo_gates run_gates gates verdict judge verify plots plot_levels "
     "plot_process plot_style plot_ttft glossary view gate_view screen_text first_screen tested_view junit "
-    "report left_behind others_table others_gates others_view expiry run_shape",
-    "top": "cli options plan_file plan_init __main__ locustfiles_command stdout",
+    "report left_behind others_table others_gates others_view expiry run_shape other_clocks punctual "
+    "arrivals_view tenant_table tenant_view search_table search_gates paired beside_evidence beside_table "
+    "beside_view",
+    "top": "cli options option_types plan_file plan_init __main__ locustfiles_command worker_command stdout",
 }
 ARROWS = {
     "package": "",
@@ -205,8 +212,8 @@ def test_help_loads_nothing_heavy():
     ours = {name for name in names if name.startswith("sweep.")}
     others = names - ours - set(sys.stdlib_module_names) - {"sweep"}
     declared = {
-        "cli", "gateway_kinds", "locustfiles_command", "plan", "slo", "units", "errors", "options", "secret_names",
-        "stdout",
+        "cli", "gateway_kinds", "locustfiles_command", "plan", "slo", "units", "errors", "options",
+        "option_types", "search", "secret_names", "stdout", "worker_command",
     }  # fmt: skip
     assert {f"sweep.{name}" for name in declared} == ours
     assert {"click"} == {name for name in others if not name.startswith("_")} - {"sitecustomize", "usercustomize"}

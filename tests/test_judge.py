@@ -29,7 +29,7 @@ KEYS = {
     "format", "rules", "run", "verdict", "sentence", "why", "exit_code", "run_status", "status_reason", "sustain",
     "sustain_default", "capacity", "target", "findings", "levels", "steps", "errors", "survival", "floors", "leak",
     "sampler", "visibility", "health", "not_tested", "left_behind", "next", "next_text", "problems", "versions",
-    "machine", "labels", "subject", "others", "knee", "scope", "policy", "guessed",
+    "machine", "labels", "subject", "others", "beside", "knee", "tenants", "scope", "policy", "guessed", "search",
 }  # fmt: skip
 
 

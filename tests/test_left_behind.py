@@ -99,6 +99,26 @@ def test_requests_before_the_first_level_and_each_api_are_told(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("models", "why"),
+    [(None, "for how long the model was to stay is not known"), ([], "for nothing was loaded"),
+     ([{"name": "m:1", "expires_at": None}], "as the model was found")],
+)  # fmt: skip
+def test_an_api_without_tokens_is_charged_for_its_prompts(tmp_path, models, why):
+    """No output token is missed where none is made; the keep-alive that was sent is told, and why that one."""
+
+    def change(run):
+        run.marks[0].detail["loaded"] = {"models": models, "why": "/api/ps answers 404"}
+        run.run |= {"preflight": {"kept": {"keep_alive": -1}}, "dialect": {"streams": False, "has_tokens": False}}
+        for record in run.steps[0].records + run.steps[1].records:
+            record.api, record.n_out, record.token_source = "ollaya-decide", None, None
+
+    said = told(tmp_path, change)
+
+    assert "320 ollaya-decide requests, 3,840 prompt tokens, charged to no key (none was sent)" == said[0]
+    assert f"each request carried keep_alive -1, {why}" in said
+
+
+@pytest.mark.parametrize(
     ("plan", "words"),
     [
         ({"api_key_cmd": "secret-tool get x"}, "charged to the keys that --api-key-cmd gave"),
@@ -137,7 +157,7 @@ def test_gets_beside_the_load_are_counted(tmp_path):
         ([model(expires_at=None)], [model(expires_at=NEVER)],
          "model m:1 was loaded before and is now (pinned for ever): as found"),
         ([model(expires_at=None)], [model(expires_at=SOON)],
-         f"model m:1 was loaded before (pinned for ever) and is now {AT_SOON}: not restored"),
+         f"model m:1 lost its pin: it was pinned for ever before and is now loaded {AT_SOON}: not restored"),
         ([model(expires_at=SOON)], [model(expires_at=None)],
          f"model m:1 was loaded before {AT_SOON} and is now (pinned for ever): not restored"),
         ([model(expires_at=SOON)], [],

@@ -136,6 +136,19 @@ def test_a_failure_under_load_is_narrowed_between_what_held_and_what_failed():
     assert True is accepts(command)
 
 
+def test_narrower_levels_are_those_that_tenants_can_share(monkeypatch):
+    """A level below their number is none, and a tenant's own numbers are given for each of the new levels."""
+    for name in ("KEY_A", "KEY_B", "KEY_C"):
+        monkeypatch.setenv(name, f"a key of {name}")
+    facts = make_facts(make_row("4", ms=[600.0] * 400))
+    with_tenants = dataclasses.replace(facts.plan, tenants=("a=KEY_A", "b=KEY_B:1.5", "c=KEY_C@7"))
+    _, text, command = after(dataclasses.replace(facts, plan=with_tenants))
+
+    assert "between none and 4 (failed): levels 2,3,4" == text
+    assert "--tenant a=KEY_A --tenant b=KEY_B:1.5 --tenant c=KEY_C@7,7,7" in command
+    assert True is accepts(command)
+
+
 def test_a_lowest_level_that_fails_is_narrowed_below_it():
     """Down to one request at a time, and no further."""
     _, text, command = after(make_facts(make_row("2", ms=[600.0] * 400)))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
 import pytest
-from command import QUICK, clean_environment, ha_sweep, result_of
+from command import QUICK, clean_environment, ha_sweep, result_of, undisturbed
 from demo_process import demo
 from locust_step import DEADLINE_S, lines, run_step
 
@@ -128,11 +132,16 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("working")
     own = write_own(tmp_path_factory.mktemp("elsewhere"))
     traps = set_traps(folder) | {"LOCUST_USERS": "40", "LOCUST_RUN_TIME": "1s", "LOCUST_LLM_API": "ollama-chat"}
-    done = ha_sweep(
-        "run", "--demo", "-f", str(own), "--levels", "4", "--duration", "2s", "--warmup", "0.5s", "--cooldown", "0.5s",
-        "--max-tokens", "8", "--prompt-tokens", "16", "--slo", "stream.ttft_ms.p95<=2000", "--out-dir", "run",
-        cwd=folder, **traps,
-    )  # fmt: skip
+
+    def attempt() -> subprocess.CompletedProcess[str]:
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        return ha_sweep(
+            "run", "--demo", "-f", str(own), "--levels", "4", "--duration", "2s", "--warmup", "0.5s",
+            "--cooldown", "0.5s", "--max-tokens", "8", "--prompt-tokens", "16", "--slo", "stream.ttft_ms.p95<=2000",
+            "--out-dir", "run", cwd=folder, **traps,
+        )  # fmt: skip
+
+    done = undisturbed(attempt)
     assert done.returncode in (0, 3), done.stdout + done.stderr
     return folder / "run", own, done
 
@@ -191,6 +200,44 @@ def test_the_locustfile_is_known_by_its_hash(swept):
     assert {"path": str(own), "sha256": digest, "classes": ["Reader", "Talker"]} == run["locustfile"]
     assert ("user", ["Reader", "Talker"]) == (run["plan"]["mode"], run["plan"]["user_class"])
     assert [] == [path for path in out_dir.rglob("*") if path.is_file() and SECRET_TEXT.encode() in path.read_bytes()]
+
+
+class _Repeats(BaseHTTPRequestHandler):
+    """Refuses each request by repeating it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][-1]["content"]
+        body = json.dumps({"error": {"message": f"cannot take: {asked}", "code": asked}}).encode()
+        self.send_response(400)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.slow
+def test_a_task_s_own_prompt_that_an_error_repeats_is_not_kept(tmp_path):
+    """ask says of prompts that they are never kept in evidence."""
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from locust import task\nfrom sweep.llm_user import LlmUser\n\n\nclass Reader(LlmUser):\n    @task\n"
+        f"    def read(self):\n        self.ask(stream=False, prompt={SECRET_TEXT!r})\n"
+    )
+    gateway = ThreadingHTTPServer(("127.0.0.1", 0), _Repeats)
+    threading.Thread(target=gateway.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{gateway.server_port}"
+        run_step(tmp_path / "run", url, locustfile=str(own), max_step_s=1.0)
+    finally:
+        gateway.shutdown()
+        gateway.server_close()
+
+    records = lines(tmp_path / "run" / "out" / outdir.requests_file("s01-c1-stream-k1", "w01"), Record)
+    assert {("http_4xx", "***", "cannot take: ***")} == {(r.outcome, r.error_code, r.error_text) for r in records}
 
 
 @pytest.mark.slow
@@ -337,6 +384,10 @@ def plan_for(path: Path | str, *classes: str) -> SweepPlan:
         (HEAD + PLAIN, (), ["no class in it is derived"]),
         (HEAD + "class Idle(LlmUser):\n    pass\n", (), ["Idle has no task", "@task"]),
         (HEAD + GOOD + WAVES, (), ["Waves is a LoadTestShape"]),
+        (
+            "from sweep.open_loop import OpenLoopUser\n" + HEAD + GOOD.replace("LlmUser", "OpenLoopUser"), (),
+            ["class Good is an open loop", "give levels like 5/s"],
+        ),
         ("x = (\n", (), ["line 1", "never closed"]),
         ("\nimport nothing_there\n", (), ["line 2", "ModuleNotFoundError", "nothing_there"]),
         ("open('p.txt')\n", (), ["line 1", "FileNotFoundError", "empty folder", "Path(__file__)"]),

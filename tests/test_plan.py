@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweep.errors import PlanError
-from sweep.plan import Level, SweepPlan, as_json, from_json, option, parse_levels, steps
+from sweep.plan import Level, SweepPlan, parse_levels
+from sweep.plan_json import as_json, from_json, option
+from sweep.plan_steps import steps
 from sweep.slo import parse_slo
 
 

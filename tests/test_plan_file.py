@@ -16,8 +16,9 @@ from command import ha_sweep, result_of
 from sweep import outdir
 from sweep.cli import cli
 from sweep.options import plan_fields
-from sweep.plan import SweepPlan, as_json, option
+from sweep.plan import SweepPlan
 from sweep.plan_init import plan_text
+from sweep.plan_json import as_json, option
 
 TARGET = 'target = "http://127.0.0.1:9"\n'
 # Every option of `run`, as flags; each but the levels differs from its default.
@@ -35,6 +36,11 @@ FLAGS = {
     "header-plain": ["X-C=some text"], "key-style": "x-api-key", "api-key-cmd": "vault read 'k'", "ca-file": "ca.pem",
     "cert": "c.pem", "key": "k.pem", "insecure": None, "locustfile": "mine.py", "subject": "g@1.2",
     "subject-digest": "sha256:" + "0" * 64, "keep-header": ["X-D"], "quiet-check": "3s",
+    "arrivals": "constant", "stream-share": "0.25", "think-time": "1.5s", "ramp": "2s", "cancel-ratio": "0.125",
+    "cancel-at": ["mid_stream"], "no-keepalive": None, "auto-max": "64", "auto-steps": "9", "leak-cycles": "5",
+    "tenant": ["a=KEY_A:2", "b=KEY_B"], "prompts": "prompts.jsonl", "shared-prefix": "64",
+    "beside": ["direct=http://127.0.0.1:7"], "beside-model": ["direct=m"], "beside-key-env": ["direct=UP"],
+    "processes": "2", "expect-workers": "1", "master-bind": "127.0.0.1",
 }  # fmt: skip
 CLASSES = ["Reader", "Writer"]
 

@@ -75,6 +75,25 @@ def test_a_plot_without_data_is_left_out():
     assert {"latency", "throughput"} == set(draw(only_whole, sampled=False))
 
 
+def test_curves_are_broken_between_requests_in_flight_and_rates():
+    """No line leads from 2 in flight to 5/s; the axis names both kinds."""
+
+    def lines(*levels):
+        rows = [make_level(number) | changes for number, changes in levels]
+        result = make_result(levels=rows, steps=[])
+        svg = draw(result, "throughput", sampled=False)["throughput"]
+        curves = re.findall(r'<path d="([^"]*)"[^>]*style="fill: none[^"]*stroke: #', svg)
+        return [curve.count("M") for curve in curves if curve.count("L") + curve.count("M") >= 4], texts(svg)
+
+    rate = {"kind": "rate"}
+    whole, _ = lines((1, {}), (2, {}), (4, {}), (8, {}))
+    broken, said = lines((1, {}), (2, {}), (4, rate | {"level": "4/s"}), (8, rate | {"level": "8/s"}))
+
+    assert whole and {1} == set(whole)
+    assert broken and {2} == set(broken)
+    assert any("requests in flight or arrivals per s" in (text or "") for text in said)
+
+
 @pytest.mark.slow
 def test_the_same_evidence_gives_the_same_bytes_in_another_process(drawn, tmp_path):
     """No date, no random identifier, and no one's matplotlibrc."""

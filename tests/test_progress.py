@@ -7,7 +7,8 @@ from build import make_record
 
 from sweep import outdir
 from sweep.follow import GatewayProgress, StepProgress
-from sweep.plan import SweepPlan, parse_levels, steps
+from sweep.plan import SweepPlan, parse_levels
+from sweep.plan_steps import steps
 from sweep.progress import Outlook, cooling, loading
 from sweep.records import to_line
 from sweep.slo import parse_slo
@@ -28,7 +29,7 @@ def seen(tmp_path, n_window, from_s=10.0, n_warmup=3):
             lines.append(to_line(make_record(phase="warmup", t_start_ns=n * S)))
         for n in range(n_window):
             lines.append(to_line(make_record(phase="window", t_start_ns=round(from_s * S) + n)))
-    progress = StepProgress(path)
+    progress = StepProgress([path])
     progress.look(0)
     return progress
 

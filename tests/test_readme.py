@@ -1,4 +1,4 @@
-"""README's commands are run as they stand there, and what it names exists.
+"""The commands of README and docs/ are run as they stand there, and what they name exists.
 
 A ```sh block is run by bash in an empty folder, with this environment's programs on PATH, and must exit 0. Two kinds
 are not: one whose first line is `# not run …: reason`, of which the options are checked, and one that only calls make,
@@ -25,7 +25,9 @@ from sweep.cli import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = [block.strip() for block in re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)]
+PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+FENCED = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = [block.strip() for text in PAGES.values() for block in FENCED.findall(text)]
 NOT_RUN = re.compile(r"# not run\b[^:]*: (\S.*)")
 DEADLINE_S = 240
 
@@ -55,7 +57,8 @@ def test_the_blocks_are_found():
     """An expression that matches nothing would test nothing; all commands stand in blocks that are looked at."""
     assert ["make demo", "make test"] == [block for block in BLOCKS if is_make(block)]
     assert len(RUN) >= 2
-    assert {"sh"} >= set(re.findall(r"^```([a-z]+)$", README, re.MULTILINE)) - {"text", "json", "toml", "python"}
+    fences = {fence for text in PAGES.values() for fence in re.findall(r"^```([a-z]+)$", text, re.MULTILINE)}
+    assert {"sh"} >= fences - {"text", "json", "toml", "python"}
 
 
 @pytest.mark.slow
@@ -114,6 +117,7 @@ def test_every_file_of_out_dir_is_named():
 
 def test_every_link_leads_somewhere():
     """Pictures and files of the repository."""
-    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    links = {path: re.findall(r"\]\(([^)#]+)\)", text) for path, text in PAGES.items()}
 
-    assert [] == [target for target in targets if "://" not in target and not (ROOT / target).exists()]
+    inside = [path.parent / link for path, each in links.items() for link in each if "://" not in link]
+    assert [] == [str(path) for path in inside if not path.exists()]

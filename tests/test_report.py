@@ -176,12 +176,13 @@ def test_counts_rates_and_process_numbers_are_those_of_the_result():
         rates = [
             row["request_rate_per_s"]["v"],
             row["token_rate_per_s"]["v"],
+            None,  # the source of its tokens, a word
             row["in_flight"]["v"],
             row["goodput"]["v"],
-            row["generator"]["cpu_share_max"],
-            row["generator"]["lag_p99_ms_max"],
             row["generator"]["users_min"],
         ]
+        health = ("cpu_share_max", "lag_p99_ms_max", "achieved_ratio_min", "connections_max", "ports_left_min")
+        generator = [*(row["generator"][name] for name in health), None]
         process = [
             row["cpu_cores"]["v"],
             row["cpu_ms_per_request"]["v"],
@@ -190,8 +191,12 @@ def test_counts_rates_and_process_numbers_are_those_of_the_result():
             row["threads"]["v"],
             row["ctx_switches_per_s"]["v"],
         ]
-        for title, expected in (("Requests", requests), ("Throughput", rates), ("Process tree by level", process)):
+        for title, expected in (
+            ("Requests", requests), ("Throughput", rates), ("Load generator", generator),
+            ("Process tree by level", process),
+        ):  # fmt: skip
             assert expected == [value for _, value in tables[title][at][1:]]
+        assert row["token_source"] == tables["Throughput"][at][3][0]
 
 
 def test_every_printed_number_is_the_value_it_carries():
@@ -495,7 +500,7 @@ def test_paper_has_every_table(folder, tmp_path):
     for wanted in (
         "NOT READY",
         "error ratio",
-        "generator lateness",
+        "lateness p99",
         "p99, ok only",
         "switches",
         "window from",

@@ -46,11 +46,13 @@ def parse(request: bytes) -> dict:
 
 def prompt_of(request: bytes) -> str:
     body = json.loads(parse(request)["body"])
-    return body["messages"][0]["content"] if "messages" in body else body["prompt"]
+    if "messages" in body:
+        return body["messages"][0]["content"]
+    return next(body[key] for key in ("prompt", "input", "state") if key in body)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=BY_NAME)
 @pytest.mark.parametrize(
     ("url", "host", "base"),
     [
@@ -73,9 +75,21 @@ def test_request_is_valid_http(dialect, stream, url, host, base):
         headers["host"], headers["content-length"], headers["x-request-id"], headers["authorization"],
         headers["accept-encoding"], headers["content-type"],
     )  # fmt: skip
-    assert (dialect.stream_type if stream else "application/json") == headers["accept"]
-    assert ("m", stream) == (json.loads(request["body"])["model"], json.loads(request["body"])["stream"])
+    assert (dialect.stream_type if stream and dialect.streams else "application/json") == headers["accept"]
+    body = json.loads(request["body"])
+    assert ("m", stream if dialect.streams else None) == (body["model"], body.get("stream"))
+    assert dialect.headers.items() <= headers.items()
     assert b"@request-id@" not in data
+
+
+def test_header_of_the_user_replaces_the_dialect_s():
+    """Whatever its case: two versions would be none."""
+    ask = Ask("m", prompt_text(20, 7), 9, True, {})
+    filled = RequestTemplate(
+        parse_endpoint("http://h"), BY_NAME["anthropic-messages"], ask, {"Anthropic-Version": "2024-01-01"}, "s", 7
+    ).fill(1)[1]
+
+    assert ["2024-01-01"] == [value for name, value in parse(filled)["headers"] if name == "anthropic-version"]
 
 
 def test_no_key_no_header():

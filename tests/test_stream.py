@@ -16,6 +16,11 @@ BOM = b"\xef\xbb\xbf"
 SSE_RECORDS = (
     "llama-server/chat_stream", "llama-server/chat_stream_usage", "ferrogw/stream_usage", "llmock/stream_usage",
     "llmock/stream_malformed", "aimock/stream", "nginx/A_default_buffered_stream", "haproxy/stream",
+    "llama-server/completions_stream",
+)
+TYPED_RECORDS = (
+    "llama-server/responses_stream", "llmock/responses_stream", "llama-server/messages_stream",
+    "llmock/messages_stream", "ferrogw/messages_stream",
 )  # fmt: skip
 NDJSON_RECORDS = ("aimock/ollama_chat_stream", "aimock/ollama_generate_stream")
 
@@ -66,7 +71,14 @@ def by_the_rules(body: bytes) -> tuple[list, int]:
         (b"data: a\n\n\n\ndata: b\n\n", [b"a", b"b"]),
         (b"data: a\ndata: b\n\ndata: c\n\n", [b"a\nb", b"c"]),
         (b"id: 1\nretry: 5\nunknown\ndata: a\n\n", [b"a"]),
-        (b"datas: a\n\n Data: a\n\n", []),
+        (b"id: \x00\nid\nretry: soon\nretry\nevent\n:\ndata: a\n\n", [b"a"]),
+        (b"datas: a\n\n Data: a\n\ndata : a\n\nDATA: a\n\n", []),
+        (b"event: x\n\ndata: a\n\n", [b"a"]),
+        (b"data: a\n: c\ndata: b\n\n", [b"a\nb"]),
+        (b"data:\ndata:\n\n", [b"\n"]),
+        (b"data:\n\r\n", [b""]),
+        (BOM[:2] + b"data: a\n\ndata: b\n\n", [b"b"]),
+        (BOM + b"\n\ndata: a\r\r\n", [b"a"]),
         (b": ping\n\ndata: a\n\n", [b"a"]),
         (BOM + b"data: a\n\n", [b"a"]),
         (BOM + BOM + b"data: a\n\ndata: b\n\n", [b"b"]),
@@ -115,7 +127,8 @@ def test_comments_are_counted_and_are_no_events():
 @settings(deadline=None)
 @given(
     st.lists(
-        st.sampled_from([b"data: ", b"data:", b"data", b"event: x", b"id: 1", b":", b" ", b"a", b'{"b":1}', BOM,
+        st.sampled_from([b"data: ", b"data:", b"data", b"event: x", b"id: 1", b"retry: 2", b"data :", b":", b" ", b"a",
+                         b'{"b":1}', BOM,
                          BOM[:2], b"\xff", b"\n", b"\n\n", b"\r", b"\r\n", b"\r\n\r\n", b"\n\ndata: "]),
         max_size=40,
     ).map(b"".join),
@@ -131,14 +144,18 @@ def test_any_split_of_any_sse_body_gives_the_same_events(body, places):
 
 @settings(deadline=None)
 @given(st.data())
-@pytest.mark.parametrize("name", SSE_RECORDS)
+@pytest.mark.parametrize("name", SSE_RECORDS + TYPED_RECORDS)
 def test_any_split_of_a_recorded_sse_stream_gives_the_same_events(name, data):
     """Real servers' bodies; each has more than two events."""
     body = recorded(name).body
     events = read(SseReader(), *cut(body, data.draw(st.lists(st.integers(0, len(body)), max_size=30))))
 
     assert by_the_rules(body)[0] == events
-    assert (True, (b"", b"[DONE]")) == (len(events) > 2, events[-1])
+    assert len(events) > 2
+    if name in TYPED_RECORDS:
+        assert all(b'"type":"%b"' % kind in data for kind, data in events)
+    else:
+        assert (b"", b"[DONE]") == events[-1]
 
 
 @settings(deadline=None)

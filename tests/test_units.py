@@ -53,8 +53,10 @@ def test_levels_are_sorted_and_spelled_as_given():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("1,5/s", "level 5/s: arrival rates come in a later version; give a number of requests in flight"),
-        ("0,1", "level 0: observing without load comes in a later version; give 1 or more"),
+        ("1,0/s", "level 0/s: no arrivals are no load; to observe without load give level 0"),
+        ("5/s,5.0/s", "level 5/s is given twice"),
+        ("-5/s", "level '-5/s': give a whole number"),
+        ("5/m", "level '5/m': give a whole number of requests in flight like 8, or a rate of arrivals like 5/s"),
         ("1,2,1", "level 1 is given twice; to repeat the whole sweep use --cycles"),
         ("01,1", "level 1 is given twice"),
         ("", "no level given"),
@@ -75,6 +77,19 @@ def test_levels_this_version_cannot_drive_are_refused(text, says):
     assert str(refused.value).startswith(says)
 
 
+def test_levels_of_both_kinds_go_up_one_kind_after_the_other():
+    """Requests in flight first, from the observing level 0 on, then rates: 10/s is not beside 8 on any scale."""
+    levels = parse_levels("10/s,2,5/s,0,1,2.5/s", fd_limit=1024)
+
+    assert ["0", "1", "2", "2.5/s", "5/s", "10/s"] == [str(level) for level in levels]
+    assert ["c0", "c1", "c2", "r2.5", "r5", "r10"] == [level.code for level in levels]
+
+
+def test_a_rate_is_not_bound_to_descriptors_before_answers_were_timed():
+    """How many requests a rate keeps in flight is known after the preflight."""
+    assert (Level(5000, "rate"),) == parse_levels("5000/s", fd_limit=1024)
+
+
 def test_level_beyond_the_open_file_limit_is_refused_and_the_highest_possible_is_not():
     """The message names the limit and the highest level that fits under it."""
     with pytest.raises(PlanError, match=r"level 1024: .* 1024 files .* at most 960 "):
@@ -85,10 +100,17 @@ def test_level_beyond_the_open_file_limit_is_refused_and_the_highest_possible_is
 
 @pytest.mark.parametrize(("text", "code"), [("5/s", "r5"), ("2.5/s", "r2.5"), ("8", "c8")])
 def test_level_of_either_kind_survives_being_written(text, code):
-    """The grammar knows arrival rates although this version does not drive them."""
+    """What is printed is read back as the same level."""
     level = parse_level(text)
 
     assert (text, code, level) == (str(level), level.code, parse_level(str(level)))
+
+
+def test_no_load_at_all_is_below_levels_of_either_kind():
+    """Level 0 observes; it needs no kind."""
+    assert (True, True, False) == (
+        Level(1).reaches(Level(0)), Level(5, "rate").reaches(Level(0)), Level(0).reaches(Level(1))
+    )  # fmt: skip
 
 
 def test_level_reaches_lower_ones_of_its_own_kind_only():

@@ -7,7 +7,9 @@ from build import BuiltRun, S, make_generator, make_record, write_run
 
 from sweep.estimate import Measured, estimate
 from sweep.judge import judge
-from sweep.plan import SweepPlan, as_json, from_json, n_by_mode, parse_levels, steps
+from sweep.plan import SweepPlan, parse_levels
+from sweep.plan_json import as_json, from_json
+from sweep.plan_steps import n_by_mode, steps
 from sweep.slo import parse_slo
 
 OWN = {"mode": "user", "locustfile": "mine/own.py", "user_classes": ("Reader", "Talker")}

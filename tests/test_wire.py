@@ -244,6 +244,30 @@ print(json.dumps([load.outcomes, load.fault]))
     assert [{"cancelled": 2, "cut": 1}, None] == json.loads(done.stdout), done.stderr.decode()
 
 
+def test_locust_hears_of_every_finished_call_and_of_no_other(tmp_path):
+    """Also of one whose user is killed while only the body's own end was still to come: else the counts disagree."""
+    code = """
+import gevent.monkey; gevent.monkey.patch_all()
+import gevent, json, sys
+from sweep.load import Load
+from sweep.step_files import StepOrder
+load = Load(StepOrder(step="s01", worker="w01", out_dir="", url=sys.argv[1], api="openai-chat", model="m", users=1,
+            max_tokens=8, prompt_words=8, seed=1), False)
+heard = []
+for path in ("ends", "never"):
+    user = gevent.spawn(load.ask, load.connection(), 0, True, finished=lambda record: heard.append(record.outcome))
+    gevent.sleep(0.3)
+    user.kill()
+print(json.dumps([load.outcomes, heard]))
+"""
+    token = 'data: {"choices":[{"delta":{"content":"A"}}]}\n\n'
+    answers = [f"HTTP 200 text/event-stream\n---\n{token}data: [DONE]\n\n<<SLEEP forever>>",
+               f"HTTP 200 text/event-stream\n---\n{token}<<SLEEP forever>>"]  # fmt: skip
+    with FakeGateway(answers) as fake:
+        done = subprocess.run([sys.executable, "-c", code, fake.url], capture_output=True)
+    assert [{"ok": 1, "cut": 1}, ["ok"]] == json.loads(done.stdout), done.stderr.decode()
+
+
 def test_end_of_the_step_after_the_terminal_event_is_success():
     """[DONE] was seen; only the body's own end was still to come."""
     token = 'data: {"choices":[{"delta":{"content":"A"}}]}\n\n'

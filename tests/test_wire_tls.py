@@ -119,6 +119,34 @@ def test_tls_stale_connection_is_retried_once(tls):
     assert [("ok",), ("ok", "retried_stale")] == outcomes(records)
 
 
+def test_a_client_that_leaves_over_tls(tls):
+    """In mid-stream after one token, then before the first: the server sees each connection end."""
+    seen_s = []
+
+    def talk(connection) -> None:
+        assert read_request(connection)
+        began_s = time.monotonic()
+        connection.sendall(CHAT_HEAD + chunk(content("A")))
+        wait_for_close(connection)
+        seen_s.append(time.monotonic() - began_s)
+
+    def silent(connection) -> None:
+        assert read_request(connection)
+        began_s = time.monotonic()
+        connection.sendall(CHAT_HEAD)
+        wait_for_close(connection)
+        seen_s.append(time.monotonic() - began_s)
+
+    leaves = {"cancel_ratio": 0.999}
+    with server(talk, silent, context=tls[0]) as port:
+        (mid,) = ask_tls(port, tls[1], **leaves, cancel_at=["mid_stream"], usual={"mid_stream": 1.0})
+        (before,) = ask_tls(port, tls[1], **leaves, cancel_at=["before_first"], usual={"before_first": 1.0})
+
+    assert ("left", "mid_stream", 1) == (mid["outcome"], mid["left_at"], mid["n_events"])
+    assert ("left", "before_first", 0) == (before["outcome"], before["left_at"], before["n_events"])
+    assert seen_s[0] < 4 and 0.05 < seen_s[1] < 4
+
+
 def test_end_of_the_step_during_the_handshake(tls):
     """The kill arrives before anything was sent: nothing is left open."""
 

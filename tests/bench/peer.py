@@ -1,29 +1,54 @@
-"""Locust's own idiom for a stream: FastHttpUser, readline, json.loads; metered."""
+"""Locust's own idiom: FastHttpUser, and for a stream readline, json.loads and a clock reading a token; metered."""
 
+import itertools
 import json
 import os
+import time
 
-from locust import FastHttpUser, constant, task
+import gevent
+from locust import FastHttpUser, constant, events, task
 from meter import count
 
-N_TOKENS = int(os.environ["BENCH_TOKENS"])
-BODY = {
-    "model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": N_TOKENS, "stream": True,
-    "stream_options": {"include_usage": True},
-}  # fmt: skip
+STREAM = os.environ["BENCH_MODES"] == "stream"
+N_TOKENS, N_USERS = int(os.environ["BENCH_TOKENS"]), int(os.environ["BENCH_USERS"])
+SPREAD_S = float(os.environ["BENCH_SPREAD_S"])
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": N_TOKENS, "stream": STREAM}
+if STREAM:
+    BODY["stream_options"] = {"include_usage": True}
+numbers = itertools.count()
+seen = []
 
 
 class Peer(FastHttpUser):
     wait_time = constant(0)
 
+    def on_start(self):
+        gevent.sleep(next(numbers) * SPREAD_S / N_USERS)  # those that start together move in lockstep
+
     @task
     def chat(self):
-        n_tokens = 0
-        with self.client.post("/v1/chat/completions", json=BODY, stream=True, catch_response=True) as response:
+        if not STREAM:
+            answer = self.client.post("/v1/chat/completions", json=BODY).json()
+            assert answer["choices"][0]["finish_reason"] == "stop"
+            count(answer["usage"]["completion_tokens"])
+            return
+        request_id, t_start_ns, arrivals_ns = f"peer-{next(numbers)}", time.monotonic_ns(), []
+        with self.client.post(
+            "/v1/chat/completions", json=BODY, headers={"X-Request-Id": request_id}, stream=True, catch_response=True
+        ) as response:
             while line := response.stream.readline(b"\n"):
                 if not line.startswith(b"data:") or b"[DONE]" in line:
                     continue
                 event = json.loads(line[5:])
                 if event["choices"] and event["choices"][0]["delta"].get("content"):
-                    n_tokens += 1
-        count(n_tokens)
+                    arrivals_ns.append(time.monotonic_ns())
+        count(len(arrivals_ns))
+        if "BENCH_SEEN" in os.environ:
+            seen.append((request_id, t_start_ns, arrivals_ns))
+
+
+@events.quitting.add_listener
+def _write_seen(**_):
+    if "BENCH_SEEN" in os.environ:
+        with open(os.environ["BENCH_SEEN"], "w") as file:
+            json.dump(seen, file)
