@@ -176,7 +176,7 @@ class Workers:
                 came, wanted = len(self._hellos), self._order.n_processes
                 ready = sum(each.progress is not None for each in self._workers.values())
                 what = f"{came} of {wanted} workers came" if came < wanted else f"{ready} of {wanted} workers got ready"
-                raise RunError(f"{what} within {GATHER_S:.0f} s")
+                raise RunError(f"{what} within {GATHER_S:.0f} s; elsewhere they are started by `ha-sweep worker`")
             gevent.sleep(_LOOK_S)
 
     def _why_gone(self, client_id: str, worker: _Worker, now_s: float) -> str | None:
